@@ -1,0 +1,1 @@
+"""Frozen pre-trained models: one file each."""
