@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,7 +13,7 @@ from deltamask.errors import ConfigError, LimitError, MalformedError, MismatchEr
 
 __all__ = ["DEFAULT_LIMIT", "MAX_SIZE", "Codec", "Indices", "Reader", "varint"]
 
-Indices = NDArray[np.uint32] | NDArray[np.uint64]
+Indices = NDArray[np.unsignedinteger[Any]]
 
 MAX_SIZE = 2**40
 """No payload may speak of more positions than this."""
