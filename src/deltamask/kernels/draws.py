@@ -1,0 +1,151 @@
+"""Counter-based draws: word i of a stream depends on (key, i) alone, never on chunks or threads.
+
+Word i is one half of ``mix64(key + (i // 2) * STEP)``, low half first, without its lowest bit: 31 uniform
+bits. Position i of a mask is set when its word is below the integer threshold of its probability.
+"""
+
+from __future__ import annotations
+
+import numba as nb
+import numpy as np
+from numpy.typing import NDArray
+
+from deltamask.kernels.mix import mix64
+
+__all__ = ["count_votes", "draw_flips", "draw_mask", "draw_words", "masked_weights", "move_votes"]
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_ONE = np.uint64(1)
+_LOW = np.uint64(0x7FFFFFFF)
+_HIGH_SHIFT = np.uint64(33)
+_SCALE = np.float64(2.0**31)
+_HALF = np.float64(0.5)
+_CHUNK = 4096
+
+_U32 = NDArray[np.uint32]
+_U8 = NDArray[np.uint8]
+
+
+@nb.njit(cache=True, nogil=True)
+def draw_words(key: np.uint64, start: int, out: _U32) -> None:
+    """Words ``start``, ``start + 1``, ... of the stream ``key``; ``start`` is even."""
+    base = key + np.uint64(start // 2) * _STEP
+    pairs = out.size // 2
+    for j in range(pairs):
+        h = mix64(base + np.uint64(j) * _STEP)
+        out[2 * j] = np.uint32((h >> _ONE) & _LOW)
+        out[2 * j + 1] = np.uint32(h >> _HIGH_SHIFT)
+    if out.size % 2:
+        h = mix64(base + np.uint64(pairs) * _STEP)
+        out[out.size - 1] = np.uint32((h >> _ONE) & _LOW)
+
+
+@nb.njit(cache=True, nogil=True)
+def draw_mask(key: np.uint64, start: int, thresholds: _U32, out: _U8) -> None:
+    """``out[i] = word[start + i] < thresholds[i]``."""
+    base = key + np.uint64(start // 2) * _STEP
+    n = out.size
+    for j in range(n // 2):
+        h = mix64(base + np.uint64(j) * _STEP)
+        out[2 * j] = np.uint32((h >> _ONE) & _LOW) < thresholds[2 * j]
+        out[2 * j + 1] = np.uint32(h >> _HIGH_SHIFT) < thresholds[2 * j + 1]
+    if n % 2:
+        h = mix64(base + np.uint64(n // 2) * _STEP)
+        out[n - 1] = np.uint32((h >> _ONE) & _LOW) < thresholds[n - 1]
+
+
+@nb.njit(cache=True, nogil=True)
+def count_votes(key: np.uint64, start: int, thresholds: _U32, votes: NDArray[np.int32]) -> None:
+    """Adds the mask of `draw_mask` to ``votes`` without storing it."""
+    base = key + np.uint64(start // 2) * _STEP
+    n = votes.size
+    for j in range(n // 2):
+        h = mix64(base + np.uint64(j) * _STEP)
+        votes[2 * j] += np.uint32((h >> _ONE) & _LOW) < thresholds[2 * j]
+        votes[2 * j + 1] += np.uint32(h >> _HIGH_SHIFT) < thresholds[2 * j + 1]
+    if n % 2:
+        h = mix64(base + np.uint64(n // 2) * _STEP)
+        votes[n - 1] += np.uint32((h >> _ONE) & _LOW) < thresholds[n - 1]
+
+
+@nb.njit(cache=True, nogil=True)
+def move_votes(
+    key: np.uint64, indices: NDArray[np.unsignedinteger], thresholds: _U32, votes: NDArray[np.int32]
+) -> None:
+    """Flips the drawn bit at each of ``indices``: +1 where it was 0, -1 where it was 1."""
+    for j in range(indices.size):
+        i = np.uint64(indices[j])
+        h = mix64(key + (i >> _ONE) * _STEP)
+        word = np.uint32(h >> _HIGH_SHIFT) if i & _ONE else np.uint32((h >> _ONE) & _LOW)
+        votes[i] += -1 if word < thresholds[i] else 1
+
+
+@nb.njit(cache=True, nogil=True)
+def draw_flips(key_a: np.uint64, a: _U32, key_b: np.uint64, b: _U32, out: _U32) -> int:
+    """The positions at which the masks (key_a, a) and (key_b, b) differ, as many as ``out`` holds; returns how many.
+
+    One key for both masks is the coupled case, which needs each word once.
+    """
+    flags = np.empty(_CHUNK, np.uint8)
+    words = flags.view(np.uint64)
+    found = 0
+    for start in range(0, a.size, _CHUNK):
+        n = min(_CHUNK, a.size - start)
+        flags[n:] = 0
+        base_a = key_a + np.uint64(start // 2) * _STEP
+        base_b = key_b + np.uint64(start // 2) * _STEP
+        ta = a[start : start + n]
+        tb = b[start : start + n]
+        if key_a == key_b:
+            for j in range(n // 2):
+                h = mix64(base_a + np.uint64(j) * _STEP)
+                even = np.uint32((h >> _ONE) & _LOW)
+                odd = np.uint32(h >> _HIGH_SHIFT)
+                flags[2 * j] = (even < ta[2 * j]) != (even < tb[2 * j])
+                flags[2 * j + 1] = (odd < ta[2 * j + 1]) != (odd < tb[2 * j + 1])
+        else:
+            for j in range(n // 2):
+                h = mix64(base_a + np.uint64(j) * _STEP)
+                g = mix64(base_b + np.uint64(j) * _STEP)
+                flags[2 * j] = (np.uint32((h >> _ONE) & _LOW) < ta[2 * j]) != (
+                    np.uint32((g >> _ONE) & _LOW) < tb[2 * j]
+                )
+                flags[2 * j + 1] = (np.uint32(h >> _HIGH_SHIFT) < ta[2 * j + 1]) != (
+                    np.uint32(g >> _HIGH_SHIFT) < tb[2 * j + 1]
+                )
+        if n % 2:
+            h = mix64(base_a + np.uint64(n // 2) * _STEP)
+            g = mix64(base_b + np.uint64(n // 2) * _STEP)
+            flags[n - 1] = (np.uint32((h >> _ONE) & _LOW) < ta[n - 1]) != (np.uint32((g >> _ONE) & _LOW) < tb[n - 1])
+        for w in range((n + 7) // 8):
+            if words[w]:
+                for i in range(8 * w, 8 * w + 8):
+                    if flags[i]:
+                        if found < out.size:
+                            out[found] = start + i
+                        found += 1
+    return found
+
+
+@nb.njit(cache=True, nogil=True)
+def masked_weights(
+    key: np.uint64, start: int, theta: NDArray[np.float32], weights: NDArray[np.float32], out: NDArray[np.float32]
+) -> None:
+    """``out = mask * weights`` for a mask drawn from the probabilities ``theta``, in one pass.
+
+    ``word + 1/2 <= theta * 2**31`` is, exactly, ``word < floor(theta * 2**31 + 1/2)``: the same threshold as
+    everywhere else, without an array for it.
+    """
+    base = key + np.uint64(start // 2) * _STEP
+    n = out.size
+    zero = np.float32(0)
+    for j in range(n // 2):
+        h = mix64(base + np.uint64(j) * _STEP)
+        even = np.float64(np.int64((h >> _ONE) & _LOW)) + _HALF
+        odd = np.float64(np.int64(h >> _HIGH_SHIFT)) + _HALF
+        out[2 * j] = weights[2 * j] if even <= theta[2 * j] * _SCALE else zero
+        out[2 * j + 1] = weights[2 * j + 1] if odd <= theta[2 * j + 1] * _SCALE else zero
+    if n % 2:
+        h = mix64(base + np.uint64(n // 2) * _STEP)
+        last = np.float64(np.int64((h >> _ONE) & _LOW)) + _HALF
+        out[n - 1] = weights[n - 1] if last <= theta[n - 1] * _SCALE else zero
