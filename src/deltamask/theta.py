@@ -1,0 +1,106 @@
+"""The server's state: probabilities with a Beta prior, and how votes become the next probabilities.
+
+Masks are added to integer votes as each payload arrives, so the server holds O(d) numbers whatever the number
+of clients. Two rules (METHOD, decisions 3 to 5):
+
+- ``bayes`` (the paper's Algorithm 2, eq. 3): Beta(alpha, beta) gets the masks as observations and is reset to
+  ``prior`` every ``round(1 / participation)`` rounds. ``adds="sum"`` adds S and K - S; the paper as printed adds
+  the *mean* mask, which drives all probabilities towards zero: ``adds="mean"`` keeps that reading runnable.
+- ``control``: the server knows theta_g and each client's m_g exactly, so theta_g + mean(m_k - m_g) estimates the
+  mean of theta_k without bias, with variance |delta| (1 - |delta|) / K in place of theta (1 - theta) / K.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deltamask.errors import ConfigError
+from deltamask.kernels import draws
+from deltamask.sampling import thresholds
+from deltamask.threads import over_chunks
+
+__all__ = ["Aggregation", "ThetaState", "Votes"]
+
+
+@dataclass(frozen=True)
+class ThetaState:
+    """Probabilities of all masked weights after ``round`` rounds, with their Beta parameters."""
+
+    theta: NDArray[np.float32]
+    alpha: NDArray[np.float32]
+    beta: NDArray[np.float32]
+    round: int = 0
+
+
+class Votes:
+    """What one round's payloads add up to; each is added on arrival and then forgotten."""
+
+    def __init__(self, theta: NDArray[np.float32], rule: Literal["bayes", "control"] = "bayes") -> None:
+        self.limits = thresholds(theta)
+        self.rule = rule
+        self.clients = 0
+        self.total = np.zeros(theta.size, np.int32)
+        """Sum of the masks (``bayes``) or of their differences from m_g (``control``)."""
+
+    def add_flips(self, server_key: int, flips: NDArray[np.unsignedinteger[Any]]) -> None:
+        """A client's mask, given as the positions in which it differs from the m_g of ``server_key``."""
+        if flips.size and int(flips[-1]) >= self.total.size:
+            raise ConfigError(f"position {flips[-1]} in a mask of {self.total.size} weights")
+        key = np.uint64(server_key)
+        if self.rule == "bayes":
+            over_chunks(
+                lambda a, b: draws.count_votes(key, a, self.limits[a:b], self.total[a:b]),
+                self.total.size,
+            )
+        draws.move_votes(key, flips, self.limits, self.total)
+        self.clients += 1
+
+    def add_mask(self, bits: NDArray[np.uint8]) -> None:
+        """A client's mask as it is, for methods that upload all of it."""
+        if self.rule != "bayes":
+            raise ConfigError("control-variate aggregation needs flips against a known m_g, not whole masks")
+        self.total += bits
+        self.clients += 1
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """How the server's probabilities follow from a round's votes."""
+
+    rule: Literal["bayes", "control"] = "bayes"
+    estimator: Literal["mode", "mean"] = "mode"
+    adds: Literal["sum", "mean"] = "sum"
+    prior: float = 1.0
+    clip: float = 0.01
+
+    def init(self, size: int, theta0: float) -> ThetaState:
+        """The state before the first round."""
+        theta = np.full(size, np.clip(theta0, self.clip, 1 - self.clip), np.float32)
+        flat = np.full(size, self.prior, np.float32)
+        return ThetaState(theta, flat, flat.copy())
+
+    def update(self, state: ThetaState, votes: Votes, participation: float) -> ThetaState:
+        """The state after a round; a round in which nothing arrived changes nothing but the count."""
+        if votes.rule != self.rule:
+            raise ConfigError(f"votes were collected for {votes.rule!r}, the aggregation is {self.rule!r}")
+        if votes.clients == 0:
+            return ThetaState(state.theta, state.alpha, state.beta, state.round + 1)
+        arrived = np.float32(votes.clients)
+        total = votes.total.astype(np.float32)
+        alpha, beta = state.alpha, state.beta
+        if self.rule == "control":
+            theta = state.theta + total / arrived
+        else:
+            if state.round % max(1, round(1 / participation)) == 0:
+                alpha = beta = np.full(total.size, self.prior, np.float32)
+            added = total if self.adds == "sum" else total / arrived
+            alpha = alpha + added
+            beta = beta + (arrived - added)
+            less = np.float32(1 if self.estimator == "mode" else 0)
+            theta = (alpha - less) / (alpha + beta - 2 * less)
+        clipped = np.clip(theta, np.float32(self.clip), np.float32(1 - self.clip))
+        return ThetaState(clipped, alpha, beta, state.round + 1)
