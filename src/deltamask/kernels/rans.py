@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from deltamask.kernels.gaps import OK, RANGE
 
-__all__ = ["STATE_BITS", "census", "decode_gaps", "encode_symbols", "place", "rank", "split_gaps"]
+__all__ = ["STATE_BITS", "census", "decode_gaps", "encode_symbols", "place", "rank", "split_gaps", "toggle"]
 
 STATE_BITS = 63
 """The state stays below two to this power."""
@@ -190,56 +190,60 @@ def census(context: NDArray[np.uint8], out: NDArray[np.int64]) -> None:
 
 
 @nb.njit(cache=True, nogil=True)
-def rank(
-    keys: NDArray[Any],
-    context: NDArray[np.uint8],
-    inverted: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    out: NDArray[Any],
-) -> None:
-    """Writes the ranks of the keys within their class, or of the other positions in an inverted class.
-
-    Class ``c`` has the part ``out[starts[c] : starts[c + 1]]``.
-    """
+def rank(keys: NDArray[Any], context: NDArray[np.uint8], starts: NDArray[np.int64], out: NDArray[Any]) -> None:
+    """Writes the number of each key among the positions of its class, to ``out[starts[c] :]`` for class ``c``."""
     fill = starts.copy()
-    seen = np.zeros(256, np.int64)
-    at = np.int64(0)
-    for position in range(len(context)):
-        c = context[position]
-        member = at < len(keys) and np.int64(keys[at]) == position
-        at += np.int64(member)
-        if member != (inverted[c] != 0):
-            out[fill[c]] = seen[c]
-            fill[c] += 1
-        seen[c] += 1
+    seen = np.zeros((4, 256), np.int64)
+    position = np.int64(0)
+    for i in range(len(keys)):
+        key = np.int64(keys[i])
+        whole = position + (key - position & ~3)
+        while position < whole:
+            seen[0, context[position]] += 1
+            seen[1, context[position + 1]] += 1
+            seen[2, context[position + 2]] += 1
+            seen[3, context[position + 3]] += 1
+            position += 4
+        while position < key:
+            seen[0, context[position]] += 1
+            position += 1
+        c = context[key]
+        out[fill[c]] = seen[0, c] + seen[1, c] + seen[2, c] + seen[3, c]
+        fill[c] += 1
 
 
 @nb.njit(cache=True, nogil=True)
-def place(
-    ranks: NDArray[Any],
-    context: NDArray[np.uint8],
-    inverted: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    out: NDArray[Any],
-) -> Any:
-    """The inverse of `rank`: fills ``out`` with sorted positions and returns how many there are."""
-    fill = starts.copy()
-    # The positions of the class that are still to pass before the next listed one.
+def place(ranks: NDArray[Any], context: NDArray[np.uint8], starts: NDArray[np.int64], out: NDArray[Any]) -> None:
+    """The inverse of `rank`: writes sorted positions. Ranks are below the number of positions of their class."""
+    fill = starts[:256].copy()
+    # The positions of the class that are still to pass before the next listed one; negative when there is none.
     left = np.empty(256, np.int64)
     for c in range(256):
         left[c] = np.int64(ranks[fill[c]]) if fill[c] < starts[c + 1] else -1
     at = np.int64(0)
     for position in range(len(context)):
         c = context[position]
-        listed = left[c] == 0
         left[c] -= 1
-        if listed:
+        if left[c] == -1:
+            # As many as there are ranks below the sizes of their classes; the check is for a caller's mistake.
+            if at < len(out):
+                out[at] = position
+            at += 1
             here = fill[c] + 1
             fill[c] = here
             if here < starts[c + 1]:
                 left[c] = np.int64(ranks[here]) - np.int64(ranks[here - 1]) - 1
-        if listed != (inverted[c] != 0):
+
+
+@nb.njit(cache=True, nogil=True)
+def toggle(keys: NDArray[Any], context: NDArray[np.uint8], inverted: NDArray[np.bool_], out: NDArray[Any]) -> None:
+    """Replaces the keys in the classes marked as inverted by the other positions there; its own inverse."""
+    at = np.int64(0)
+    taken = np.int64(0)
+    for position in range(len(context)):
+        member = taken < len(keys) and np.int64(keys[taken]) == position
+        taken += np.int64(member)
+        if member != (inverted[context[position]]):
             if at < len(out):
                 out[at] = position
             at += 1
-    return at
