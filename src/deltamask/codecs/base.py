@@ -124,6 +124,10 @@ class Codec(ABC):
         reader.end()
         return out
 
+    def entries(self, data: bytes) -> int:
+        """The number of encoded positions that the header of a payload announces."""
+        return self.header(Reader(bytes(data), self.name))[0]
+
     def head_length(self, data: bytes) -> int:
         """How many bytes of a payload describe it; the rest is what an image shows as pixels."""
         reader = Reader(bytes(data), self.name)

@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 
 from deltamask.kernels.mix import mix64
 
-__all__ = ["count_votes", "draw_flips", "draw_mask", "draw_words", "masked_weights", "move_votes"]
+__all__ = [
+    "count_votes",
+    "draw_flips",
+    "draw_mask",
+    "draw_words",
+    "masked_weights",
+    "move_votes",
+    "theta_context",
+]
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _ONE = np.uint64(1)
@@ -21,6 +29,8 @@ _HIGH_SHIFT = np.uint64(33)
 _SCALE = np.float64(2.0**31)
 _HALF = np.float64(0.5)
 _CHUNK = 4096
+_BIN_SHIFT = np.uint32(27)
+_LAST_BIN = np.uint32(15)
 
 _U32 = NDArray[np.uint32]
 _U8 = NDArray[np.uint8]
@@ -125,6 +135,15 @@ def draw_flips(key_a: np.uint64, a: _U32, key_b: np.uint64, b: _U32, out: _U32) 
                             out[found] = start + i
                         found += 1
     return found
+
+
+@nb.njit(cache=True, nogil=True)
+def theta_context(key: np.uint64, thresholds: _U32, out: _U8) -> None:
+    """``2 * bin + m_g``: sixteen equal bins of theta_g and the bit that ``key`` draws from it."""
+    draw_mask(key, 0, thresholds, out)
+    for i in range(out.size):
+        t = min(thresholds[i] >> _BIN_SHIFT, _LAST_BIN)
+        out[i] += np.uint8(t << np.uint32(1))
 
 
 @nb.njit(cache=True, nogil=True)

@@ -1,0 +1,1 @@
+"""theta_k -> bytes -> a sample of Bern(theta_k) at the server: one file each."""

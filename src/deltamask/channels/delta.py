@@ -1,0 +1,122 @@
+"""The paper's channel: sample both masks, send the positions in which they differ (Algorithm 1, lines 6 to 17).
+
+    theta_k, theta_g, keys --sampling--> flips --delta--> top kappa --codec--> bytes --image--> payload
+    payload --image--> bytes --codec--> flips --> m_k = m_g xor flips
+
+Every setting of the paper's own reading is a field; the defaults are what measured best (METHOD).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deltamask import codecs, images, sampling
+from deltamask.delta import KappaSchedule, fit_budget, rank, top
+from deltamask.errors import ConfigError, MalformedError
+from deltamask.kernels.draws import theta_context
+from deltamask.sampling import Keys, Mode, derive
+
+__all__ = ["Channel", "DeltaChannel", "Received"]
+
+Limits = NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Received:
+    """What a server got out of one payload."""
+
+    flips: NDArray[np.unsignedinteger[Any]]
+    """The positions in which m_k differs from m_g, as far as the payload tells."""
+    entries: int
+    """How many positions the client encoded."""
+
+    @property
+    def wrong_positions(self) -> int:
+        """Positions that the codec gave back and nobody sent: a filter's false positives."""
+        return int(self.flips.size) - self.entries
+
+
+@dataclass(frozen=True)
+class DeltaChannel:
+    """Positions of changed mask bits through a set codec, as bytes or as a grayscale PNG."""
+
+    codec: str = "context"
+    image: Literal["none", "png"] = "none"
+    deflate_level: int = 9
+    huffman_only: bool = False
+    sampling: Mode = "coupled"
+    selection: Literal["kl", "random"] = "kl"
+    kappa: KappaSchedule = field(default_factory=KappaSchedule)
+    budget_bytes: int = 0
+    """The longest payload to send, 0 for no limit; the frame around it is `wire`'s."""
+
+    def __post_init__(self) -> None:
+        codecs.get(self.codec)
+        if self.image not in ("none", "png"):
+            raise ConfigError(f"channel.image is {self.image!r}; expected 'none' or 'png'")
+
+    def encode(
+        self,
+        theta_k: NDArray[np.float32],
+        theta_g: NDArray[np.float32],
+        seed: int,
+        client: int,
+        round: int,
+        rounds: int,
+    ) -> bytes:
+        """The client's side: the payload of a sample of Bern(theta_k), given what both sides know."""
+        keys = Keys.of(self.sampling, seed, client, round)
+        limits = sampling.thresholds(theta_g)
+        flips = sampling.flips(keys, limits, sampling.thresholds(theta_k))
+        kappa = self.kappa.at(round, rounds)
+        if kappa < 1 or self.budget_bytes:
+            order = derive(seed, "selection", client, round)
+            flips = rank(flips, theta_k, theta_g, by=self.selection, key=order)
+            if kappa < 1:
+                kept = top(flips, kappa)
+                flips = kept if not self.budget_bytes else flips[: kept.size]
+        codec = codecs.get(self.codec)
+        context = self._context(limits, keys)
+
+        def payload(positions: NDArray[np.uint32]) -> bytes:
+            data = codec.encode(positions, limits.size, context)
+            if self.image == "none":
+                return data
+            return images.wrap(data, codec, level=self.deflate_level, huffman_only=self.huffman_only)
+
+        return fit_budget(flips, payload, self.budget_bytes) if self.budget_bytes else payload(flips)
+
+    def decode(self, data: bytes, limits: Limits, seed: int, client: int, round: int) -> Received:
+        """The server's side, for untrusted bytes; ``limits`` are `sampling.thresholds` of theta_g."""
+        keys = Keys.of(self.sampling, seed, client, round)
+        payload = images.unwrap(data, limit=self.longest(limits.size))
+        codec = codecs.for_payload(payload)
+        if codec.name != self.codec:
+            raise MalformedError(f"payload of client {client}: codec {codec.name}, agreed on {self.codec}")
+        flips = codec.decode(payload, limits.size, self._context(limits, keys))
+        entries = codec.entries(payload)
+        return Received(flips, entries)
+
+    def server_key(self, seed: int, client: int, round: int) -> int:
+        """The key of the m_g that this client's flips refer to."""
+        return Keys.of(self.sampling, seed, client, round).server
+
+    @staticmethod
+    def longest(size: int) -> int:
+        """More bytes than any honest payload for ``size`` weights: a 32-bit filter over all of them."""
+        return 8 * size + 4096
+
+    def _context(self, limits: Limits, keys: Keys) -> NDArray[np.uint8] | None:
+        """What both sides know of each position: the bin of theta_g and the bit of m_g."""
+        if not codecs.get(self.codec).uses_context:
+            return None
+        out = np.empty(limits.size, np.uint8)
+        theta_context(np.uint64(keys.server), limits, out)
+        return out
+
+
+Channel = DeltaChannel

@@ -1,0 +1,196 @@
+"""What can be set: one tree of checked settings, from TOML files, ``--set key=value`` and keyword arguments.
+
+>>> config = load(overrides=["rounds=5", "channel.codec=rice"])
+>>> config.rounds, config.channel.codec
+(5, 'rice')
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from deltamask.errors import ConfigError, unknown_name
+
+__all__ = ["PRESETS", "Config", "load", "settings"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class TrainSettings(_Section):
+    """Local training."""
+
+    epochs: int = Field(1, ge=1, description="local epochs E of a round")
+    batch: int = Field(64, ge=1, description="images in a batch")
+    lr: float | None = Field(None, gt=0, description="Adam's learning rate; none: the method's own default")
+    ste: Literal["identity", "expected"] = Field("identity", description="straight-through gradient (decision 11)")
+    prefix_cache: bool = Field(True, description="compute the frozen blocks in front of the masks only once")
+    threads: int = Field(0, ge=0, description="CPU threads of training; 0: what torch chooses")
+
+
+class HeadSettings(_Section):
+    """The classifier, trained in one federated round of linear probing and then frozen."""
+
+    epochs: int = Field(10, ge=1, description="local epochs of the probing round")
+    lr: float = Field(0.01, gt=0, description="Adam's learning rate of the probing round")
+
+
+class ChannelSettings(_Section):
+    """What becomes of a client's probabilities on the way up."""
+
+    kind: Literal["delta"] = Field("delta", description="the channel; delta sends changed positions")
+    codec: str = Field("context", description="the set codec (deltamask list codecs)")
+    image: Literal["none", "png"] = Field("none", description="png: send the codec's bytes as a grayscale image")
+    deflate_level: int = Field(9, ge=0, le=9, description="DEFLATE level of the image")
+    huffman_only: bool = Field(False, description="DEFLATE without a search for repeats")
+    sampling: Literal["coupled", "independent", "shared"] = Field("coupled", description="which keys draw the masks")
+    selection: Literal["kl", "random"] = Field("kl", description="which changes come first")
+    kappa: float = Field(1.0, ge=0, le=1, description="share of the changes that is sent")
+    kappa_schedule: Literal["constant", "cosine"] = Field("constant", description="kappa over the rounds")
+    kappa_end: float = Field(0.2, ge=0, le=1, description="kappa of the last round, for the cosine")
+    budget_bytes: int = Field(0, ge=0, description="longest payload of a client and round; 0: no limit")
+
+
+class AggregationSettings(_Section):
+    """How the server's probabilities follow from the masks."""
+
+    rule: Literal["bayes", "control"] = Field("bayes", description="Beta posterior, or control variate")
+    estimator: Literal["mode", "mean"] = Field("mode", description="of the Beta posterior")
+    adds: Literal["sum", "mean"] = Field("sum", description="mean: the paper as printed, which collapses")
+    prior: float = Field(1.0, gt=0, description="lambda_0")
+    clip: float = Field(0.01, ge=0, lt=0.5, description="probabilities stay within [clip, 1 - clip]")
+
+
+class DownlinkSettings(_Section):
+    """How the server's probabilities reach the clients."""
+
+    kind: str = Field("float32", description="the downlink code")
+
+
+class Config(_Section):
+    """A run. Every key can be given as ``--set key=value``."""
+
+    rounds: int = Field(15, ge=0, description="federated rounds R")
+    clients: int = Field(10, ge=1, description="clients N")
+    participation: float = Field(1.0, gt=0, le=1, description="share rho of the clients in a round")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of everything that is random")
+    method: str = Field("deltamask", description="deltamask list methods")
+    model: str = Field("embedded", description="deltamask list models")
+    dataset: str = Field("digits", description="deltamask list datasets")
+    partition: str = Field("iid", description="iid, or dirichlet:A")
+    preset: Literal["exact", "paper"] = Field("exact", description="a set of defaults; other keys override it")
+    blocks: str = Field("last:5", description="which weights carry masks: last:N, first:N, all or a name pattern")
+    theta0: float = Field(0.8, gt=0, lt=1, description="first probability of every weight")
+    train: TrainSettings = TrainSettings()
+    head: HeadSettings = HeadSettings()
+    channel: ChannelSettings = ChannelSettings()
+    aggregation: AggregationSettings = AggregationSettings()
+    downlink: DownlinkSettings = DownlinkSettings()
+
+    def digest(self) -> str:
+        """Sixteen hex digits that change with any setting."""
+        return hashlib.sha256(json.dumps(self.model_dump(), sort_keys=True).encode()).hexdigest()[:16]
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "exact": {},
+    "paper": {
+        "channel.codec": "bfuse8",
+        "channel.image": "png",
+        "channel.sampling": "independent",
+        "channel.kappa": 0.8,
+        "aggregation.rule": "bayes",
+        "aggregation.estimator": "mode",
+    },
+}
+"""exact: coupled sampling and an exact code. paper: the paper's own reading, as far as METHOD finds it workable."""
+
+
+def settings(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
+    """(dotted key, default, description) of every setting."""
+    for name, info in model.model_fields.items():
+        default = info.get_default()
+        if isinstance(default, BaseModel):
+            yield from settings(type(default), f"{prefix}{name}.")
+        else:
+            yield prefix + name, default, info.description or ""
+
+
+def load(
+    path: Path | str | None = None, overrides: Sequence[str] = (), values: Mapping[str, Any] | None = None
+) -> Config:
+    """A `Config` from its defaults, a preset, a TOML file, ``values`` (nested or dotted) and ``overrides``.
+
+    Later ones win; a preset, wherever it is named, comes right after the defaults.
+    """
+    given: dict[str, Any] = {}
+    if path is not None:
+        given.update(_flatten(_read_toml(Path(path))))
+    given.update(_flatten(values or {}))
+    for item in overrides:
+        key, found, value = item.partition("=")
+        if not found:
+            raise ConfigError(f"--set {item!r}: expected key=value, for instance --set channel.codec=rice")
+        given[key.strip()] = _parse(value.strip())
+    known = [key for key, _, _ in settings()]
+    for key in given:
+        if key not in known:
+            near = get_close_matches(key, known, n=1) or [k for k in known if k.endswith("." + key)][:1]
+            hint = f" did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"unknown setting {key!r};{hint} `deltamask run --help` lists them all")
+    preset = given.get("preset", "exact")
+    if preset not in PRESETS:
+        raise unknown_name("preset", str(preset), PRESETS)
+    try:
+        return Config.model_validate(_nest({**PRESETS[preset], **given}))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{where} is {first['input']!r}: {first['msg']}") from None
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"no file {path}; `deltamask run` without one runs the embedded default") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat.update(_flatten(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for key, value in flat.items():
+        *parents, leaf = key.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[leaf] = value
+    return tree
+
+
+def _parse(value: str) -> Any:
+    """A TOML value where it is one, else the text itself, so that strings need no quotes."""
+    try:
+        return tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return value

@@ -1,0 +1,1 @@
+"""Ways to fine-tune over a federation, one file each, all with the contract of `base.Method`."""

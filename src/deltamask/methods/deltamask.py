@@ -1,0 +1,112 @@
+"""DeltaMask: probabilities down, changed mask bits up. The steps are those of `deltamask.round`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deltamask import round as steps
+from deltamask.channels.delta import DeltaChannel
+from deltamask.delta import KappaSchedule
+from deltamask.methods.base import Method, Receipt, State
+from deltamask.registry import member
+from deltamask.sampling import derive
+from deltamask.task import Task
+from deltamask.theta import Aggregation, ThetaState, Votes
+from deltamask.training import Images, train_scores
+from deltamask.wire import SERVER
+
+__all__ = ["METHOD", "DeltaMask", "MaskMethod"]
+
+
+class MaskMethod(Method):
+    """What all methods share whose state is a vector of mask probabilities."""
+
+    lr = 0.1
+    views = ("thresholded", "expected", "sampled")
+    kind: str
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        settings = self.config.aggregation
+        self.rule = Aggregation(settings.rule, settings.estimator, settings.adds, settings.prior, settings.clip)
+        self.downlink = member("downlink", "deltamask.downlink", "DOWNLINK", self.config.downlink.kind)
+
+    def init(self) -> State:
+        start = self.rule.init(self.task.size, self.config.theta0)
+        return State(0, {"theta": start.theta, "alpha": start.alpha, "beta": start.beta})
+
+    def broadcast(self, state: State) -> bytes:
+        with self.task.stages("broadcast"):
+            state.arriving = Votes(state.arrays["theta"], self.rule.rule)
+            return self.seal("theta", SERVER, state.round, self.downlink.encode(state.arrays["theta"]))
+
+    def train(self, client: int, round: int, data: Images, theta: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Local epochs: theta_g -> theta_k."""
+        head = self.task.head.on(data.images.device)
+        return train_scores(self.task.prefix, head, data, theta, self.training, self.key(client, round))
+
+    def finish(self, state: State) -> State:
+        before = ThetaState(state.arrays["theta"], state.arrays["alpha"], state.arrays["beta"], state.round)
+        after = steps.aggregate(before, state.arriving, self.rule, self.task.stages, self.config.participation)
+        return State(after.round, {"theta": after.theta, "alpha": after.alpha, "beta": after.beta})
+
+    @contextmanager
+    def showing(self, state: State, view: Any) -> Iterator[None]:
+        key = derive(self.config.seed, "evaluation", state.round)
+        with self.task.masked.showing(view, state.arrays["theta"], key):
+            yield
+
+
+class DeltaMask(MaskMethod):
+    """The paper's method and its improvements: `DeltaChannel` decides which."""
+
+    summary = "stochastic masks, changed positions through a set codec"
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        c = self.config.channel
+        self.channel = DeltaChannel(
+            codec=c.codec,
+            image=c.image,
+            deflate_level=c.deflate_level,
+            huffman_only=c.huffman_only,
+            sampling=c.sampling,
+            selection=c.selection,
+            kappa=KappaSchedule(c.kappa_schedule, c.kappa, c.kappa_end),
+            budget_bytes=c.budget_bytes,
+        )
+
+    def client(self, broadcast: bytes, client: int, data: Images) -> bytes:
+        frame = self.open_broadcast(broadcast, "theta")
+        payload = steps.client_update(
+            self.downlink.decode(frame.payload, self.task.size),
+            lambda theta: self.train(client, frame.round, data, theta),
+            self.channel,
+            self.task.stages,
+            seed=self.config.seed,
+            client=client,
+            round=frame.round,
+            rounds=self.config.rounds,
+        )
+        return self.seal("delta", client, frame.round, payload)
+
+    def receive(self, state: State, client: int, payload: bytes) -> Receipt:
+        frame = self.open(payload, "delta", client, state.round, limit=self.channel.longest(self.task.size))
+        received = steps.receive_update(
+            frame.payload,
+            state.arriving,
+            self.channel,
+            self.task.stages,
+            seed=self.config.seed,
+            client=client,
+            round=state.round,
+        )
+        return Receipt(received.entries, received.wrong_positions)
+
+
+METHOD = DeltaMask

@@ -1,0 +1,279 @@
+"""A method over many clients in one process, resumable after every round.
+
+The output folder holds ``rounds.jsonl`` (a line for each round), ``result.json`` (everything, at the end) and
+``checkpoint.safetensors`` (the state after the last whole round, replaced in one step). A killed run goes on
+from there with bit-identical results; ``rounds.jsonl`` is rewritten from the checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from deltamask import heads
+from deltamask.config import Config
+from deltamask.datasets.partition import effective_classes
+from deltamask.errors import ConfigError, DataError
+from deltamask.methods.base import Method, State
+from deltamask.provenance import provenance
+from deltamask.registry import member
+from deltamask.round import RoundBytes, choose_clients, federated_round
+from deltamask.task import Task, build
+from deltamask.training import LocalTraining
+from deltamask.wire import SERVER
+
+__all__ = ["CHECKPOINT", "Listener", "Result", "run", "write_atomically"]
+
+CHECKPOINT = "checkpoint.safetensors"
+
+
+class Listener:
+    """What a run tells while it goes on; the default does not listen."""
+
+    def ready(self, task: Task, history: list[dict[str, Any]]) -> None:
+        """Data and model are loaded; ``history`` holds round 0 and those of a checkpoint."""
+
+    def starts(self, round: int, cohort: list[int]) -> None:
+        """A round begins."""
+
+    def client(self, client: int) -> None:
+        """One of the round's clients has answered."""
+
+    def round(self, record: dict[str, Any]) -> None:
+        """A round is over and saved."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run leaves: ``record`` is the content of ``result.json``."""
+
+    record: dict[str, Any]
+    task: Task
+    method: Method
+    state: State
+
+    @property
+    def accuracy(self) -> float:
+        """The headline accuracy after the last round."""
+        return float(self.record["accuracy"])
+
+
+def run(config: Config, out: Path | None = None, *, resume: bool = False, listener: Listener | None = None) -> Result:
+    """Runs all rounds of ``config``; with ``out``, saves after each one.
+
+    A folder that already holds a run is not overwritten: ``resume`` continues it, and refuses another config.
+    """
+    listener = listener or Listener()
+    started = perf_counter()
+    saved = _restore(config, out, resume) if out is not None else None
+    task = build(config)
+    method: Method = member("method", "deltamask.methods", "METHOD", config.method)(task)
+    history: list[dict[str, Any]]
+    if saved is None:
+        head_bytes = _probe_head(task)
+        state, before = method.init(), 0.0
+        history = [_record(task, method, state, None, head_bytes)]
+    else:
+        state, history, head_bytes, before = saved.unpack(task)
+    if out is not None:
+        _write_lines(out / "rounds.jsonl", history)
+    listener.ready(task, history)
+    task.stages.take()
+    for _ in range(state.round, config.rounds):
+        cohort = choose_clients(config.seed, state.round, config.clients, config.participation)
+        listener.starts(state.round, cohort)
+        state, traffic = federated_round(method, state, cohort, task.clients, listener.client)
+        with task.stages("evaluate"):
+            record = _record(task, method, state, traffic, (0, 0))
+        record["stages"] = task.stages.take()
+        history.append(record)
+        if out is not None:
+            seconds = before + perf_counter() - started
+            _save_checkpoint(out / CHECKPOINT, config, task, state, history, head_bytes, seconds)
+            _write_lines(out / "rounds.jsonl", history)
+        listener.round(record)
+    summary = _summary(config, task, method, history, head_bytes, before + perf_counter() - started)
+    if out is not None:
+        write_atomically(out / "result.json", (json.dumps(summary, indent=1) + "\n").encode())
+    return Result(summary, task, method, state)
+
+
+def _probe_head(task: Task) -> tuple[int, int]:
+    """One federated round of linear probing over all clients; leaves the head in ``task``. (up, down) bytes."""
+    method: Method = member("method", "deltamask.methods", "METHOD", "linear-probe")(task)
+    settings = task.config.head
+    method.training = LocalTraining(settings.epochs, task.config.train.batch, settings.lr)
+    state, traffic = federated_round(method, method.init(), range(len(task.clients)), task.clients)
+    task.head = method.head(state)
+    final = method.seal("head", SERVER, 0, heads.to_bytes(task.head))
+    return traffic.uplink_bytes, traffic.downlink_bytes + len(final) * len(task.clients)
+
+
+def _record(
+    task: Task,
+    method: Method,
+    state: State,
+    traffic: RoundBytes | None,
+    head_bytes: tuple[int, int],
+) -> dict[str, Any]:
+    """One line of ``rounds.jsonl``; round 0 is the probed head on the untouched model."""
+    record: dict[str, Any] = {"round": state.round}
+    head = method.head(state)
+    for view in method.views:
+        with method.showing(state, view):
+            record[f"accuracy_{view}"] = task.accuracy(head)
+    record["accuracy"] = record[f"accuracy_{method.views[0]}"]
+    clients = len(traffic.clients) if traffic else 0
+    up, down = (traffic.uplink_bytes, traffic.downlink_bytes) if traffic else (0, 0)
+    record |= {
+        "clients": list(traffic.clients) if traffic else [],
+        "uplink_bytes": up,
+        "downlink_bytes": down,
+        "uplink_bpp": 8 * up / (clients * task.size) if clients else 0.0,
+        "downlink_bpp": 8 * down / (clients * task.size) if clients else 0.0,
+        "flips": sum(r.flips for r in traffic.receipts) if traffic else 0,
+        "wrong_positions": sum(r.wrong_positions for r in traffic.receipts) if traffic else 0,
+        "head_uplink_bytes": head_bytes[0],
+        "head_downlink_bytes": head_bytes[1],
+        "stages": {},
+    }
+    return record
+
+
+def _summary(
+    config: Config,
+    task: Task,
+    method: Method,
+    history: list[dict[str, Any]],
+    head_bytes: tuple[int, int],
+    seconds: float,
+) -> dict[str, Any]:
+    rounds = history[1:]
+
+    def total(key: str) -> int:
+        return sum(r[key] for r in rounds)
+
+    def mean(key: str) -> float:
+        return float(np.mean([r[key] for r in rounds])) if rounds else 0.0
+
+    labels = [c.labels.cpu().numpy() for c in task.clients]
+    stages: dict[str, float] = {}
+    for r in rounds:
+        for name, spent in r["stages"].items():
+            stages[name] = round(stages.get(name, 0.0) + spent, 6)
+    last = history[-1]
+    return {
+        "config": config.model_dump(),
+        "config_digest": config.digest(),
+        "seed": config.seed,
+        "method": config.method,
+        "rounds": len(rounds),
+        "masked_weights": task.size,
+        "model_fingerprint": f"{task.fingerprint:016x}",
+        "accuracy": last["accuracy"],
+        "accuracy_by_view": {view: last[f"accuracy_{view}"] for view in method.views},
+        "best_accuracy": max(r["accuracy"] for r in history),
+        "linear_head_accuracy": history[0]["accuracy"],
+        "uplink_bytes": total("uplink_bytes") + head_bytes[0],
+        "downlink_bytes": total("downlink_bytes") + head_bytes[1],
+        "head_uplink_bytes": head_bytes[0],
+        "head_downlink_bytes": head_bytes[1],
+        "uplink_bpp": mean("uplink_bpp"),
+        "downlink_bpp": mean("downlink_bpp"),
+        "wrong_positions": total("wrong_positions"),
+        "seconds": round(seconds, 3),
+        "stages": stages,
+        "partition": {
+            "sizes": [len(x) for x in labels],
+            "effective_classes": effective_classes(labels, task.classes),
+        },
+        "history": history,
+        **provenance(),
+    }
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """``path`` holds either what it held before or all of ``data``, whenever the machine stops."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(path.name + ".tmp")
+    with draft.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def _write_lines(path: Path, history: list[dict[str, Any]]) -> None:
+    write_atomically(path, "".join(json.dumps(r) + "\n" for r in history).encode())
+
+
+def _save_checkpoint(
+    path: Path,
+    config: Config,
+    task: Task,
+    state: State,
+    history: list[dict[str, Any]],
+    head_bytes: tuple[int, int],
+    seconds: float,
+) -> None:
+    arrays: dict[str, NDArray[np.float32]] = {f"state.{name}": array for name, array in state.arrays.items()}
+    arrays |= {"head.weight": task.head.weight, "head.bias": task.head.bias}
+    meta = {
+        "config": config.digest(),
+        "model": task.fingerprint,
+        "round": state.round,
+        "history": history,
+        "head_bytes": head_bytes,
+        "seconds": seconds,
+    }
+    write_atomically(path, save(arrays, {"deltamask": json.dumps(meta)}))
+
+
+@dataclass(frozen=True)
+class _Saved:
+    path: Path
+    arrays: dict[str, NDArray[np.float32]]
+    meta: dict[str, Any]
+
+    def unpack(self, task: Task) -> tuple[State, list[dict[str, Any]], tuple[int, int], float]:
+        if self.meta["model"] != task.fingerprint:
+            raise DataError(f"{self.path} belongs to another base model; choose another --out")
+        task.head = heads.Head(self.arrays["head.weight"], self.arrays["head.bias"])
+        arrays = {name.removeprefix("state."): a for name, a in self.arrays.items() if name.startswith("state.")}
+        up, down = self.meta["head_bytes"]
+        return State(self.meta["round"], arrays), self.meta["history"], (up, down), self.meta["seconds"]
+
+
+def _restore(config: Config, out: Path, resume: bool) -> _Saved | None:
+    """The saved state of the run in ``out``, if it is to be continued."""
+    path = out / CHECKPOINT
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out} is a file; --out takes a folder")
+    if not resume:
+        if path.exists() or (out / "result.json").exists():
+            raise ConfigError(f"{out} already holds a run; continue it with --resume or choose another --out")
+        return None
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, "np") as file:
+            meta = json.loads(file.metadata()["deltamask"])
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+        raise DataError(
+            f"{path} is not a checkpoint of this program ({error}); remove it or choose another --out"
+        ) from None
+    if meta["config"] != config.digest():
+        raise ConfigError(
+            f"{out} holds a run with other settings; use the same ones with --resume or choose another --out"
+        )
+    return _Saved(path, arrays, meta)
