@@ -74,13 +74,13 @@ class BinaryFuse(FilterCodec):
 
     def shape(self, keys: Keys, attempt: int) -> FuseShape:
         """Segments as long as the paper has them, windows as few as succeed about half of the time."""
-        log = math.log(max(2, len(keys)))
+        log = math.log(len(keys))
         if self.arity == 4:
             log_length = int(log / math.log(2.91) - 0.5)
-            room = max(1.05, 0.845 + 3 / log)
+            room = max(1.05, 0.845 + 3 / max(2.3, log))
         else:
             log_length = int(log / math.log(3.33) + 1.1)
-            room = max(1.12, 0.905 + 3.04 / log)
+            room = max(1.12, 0.905 + 3.04 / max(2.3, log))
         log_length = min(max(0, log_length), MAX_LOG_LENGTH)
         segments = math.ceil(len(keys) * room * growth(attempt) / (1 << log_length))
         return FuseShape(self.arity, attempt, log_length, max(1, segments - self.arity + 1))

@@ -83,11 +83,11 @@ class BlockFuse(FilterCodec):
     def shape(self, keys: Keys, attempt: int) -> BlockShape:
         """Room for about even odds; full blocks overlap in stretches, not slot by slot, and need more of it."""
         count = len(keys)
-        log = math.log(max(2, count))
-        log_length = min(max(0, int(log / math.log(2.91) - 0.5)), MAX_LOG_LENGTH)
+        log = math.log(count)
+        log_length = min(max(2, int(log / math.log(2.91) - 0.5)), MAX_LOG_LENGTH)
         blocks = keys >> _SHIFT
         crowding = count / (1 + np.count_nonzero(blocks[1:] != blocks[:-1]))
-        room = (max(1.05, 0.83 + 3 / log) + 0.0012 * (crowding - 1)) * growth(attempt)
+        room = (max(1.05, 0.83 + 3 / max(2.3, log)) + 0.0012 * (crowding - 1)) * growth(attempt)
         windows = max(1, math.ceil(count * room / (1 << log_length)) - 3)
         ranks = -(-np.arange(1, windows, dtype=np.int64) * count // windows)
         return BlockShape(attempt, log_length, blocks[ranks - 1] + np.uint64(1))
