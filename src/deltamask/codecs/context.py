@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from deltamask.codecs.base import Codec, Indices, Reader, index_dtype, varint
+from deltamask.codecs.base import Codec, Indices, Reader, check_context, index_dtype, varint
 from deltamask.codecs.rans import pack_lists, unpack_lists
 from deltamask.codecs.sides import restore, smaller_side
 from deltamask.errors import MalformedError, MismatchError
@@ -55,6 +55,8 @@ class Context(Codec):
 
     def unpack(self, reader: Reader, count: int, size: int, context: NDArray[np.uint8] | None) -> Indices:
         """The positions; another context than the sender's raises `MismatchError`."""
+        # The loops index tables of 256 entries with it.
+        check_context(context, size)
         dtype = index_dtype(size)
         if count in (0, size):
             return np.arange(count, dtype=dtype)

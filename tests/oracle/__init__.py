@@ -1,0 +1,1 @@
+"""Slow, plain versions of the fast loops, written from their description."""
