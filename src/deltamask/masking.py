@@ -140,8 +140,10 @@ def choose_weights(module: nn.Module, blocks: str = "last:5") -> list[MaskedWeig
 class MaskedModel(nn.Module):
     """A frozen module with one score for each chosen weight; made by `mask_model`.
 
-    In a forward pass outside `showing` the mask is drawn anew, from ``Bern(sigmoid(scores))`` and the key that
-    `reseed` set, and gradients reach ``scores`` through the straight-through estimator.
+    In training mode each forward pass draws a mask anew, from ``Bern(sigmoid(scores))`` and the key that `reseed`
+    set, and gradients reach ``scores`` through the straight-through estimator. In evaluation mode the mask is
+    thresholded; inside `showing` it is what was asked for. The frozen module itself always stays in evaluation
+    mode: statistics of batch norms would be trained state that no mask carries.
     """
 
     def __init__(self, module: nn.Module, weights: Sequence[MaskedWeight], ste: STE = "identity") -> None:
@@ -160,10 +162,15 @@ class MaskedModel(nn.Module):
         self._key = 0
         self._shown: dict[str, Tensor] | None = None
 
+    def train(self, mode: bool = True) -> MaskedModel:
+        """Switches between drawn and thresholded masks."""
+        super().train(mode)
+        self.module.eval()
+        return self
+
     def fingerprint(self) -> int:
         """64 bits that identify the base model: every parameter and buffer of the frozen module."""
-        state = {name: t.detach().cpu() for name, t in self.module.state_dict().items()}
-        return fingerprint({n: (t.float() if t.dtype == torch.bfloat16 else t).numpy() for n, t in state.items()})
+        return module_fingerprint(self.module)
 
     def reseed(self, key: int) -> None:
         """Sets the key of the next drawn mask; each forward pass moves on to the next key."""
@@ -219,6 +226,9 @@ class MaskedModel(nn.Module):
         """The module's own forward pass, over masked weights."""
         if self._shown is not None:
             return functional_call(self.module, self._shown, args, kwargs)
+        if not self.training:
+            with self.showing("thresholded"):
+                return self(*args, **kwargs)
         tensors = _StraightThrough.apply(  # type: ignore[no-untyped-call]  # torch leaves apply untyped
             self.scores, self, self._key
         )
@@ -263,6 +273,12 @@ class _StraightThrough(torch.autograd.Function):
         if model.ste == "expected":
             out.mul_(theta)
         return torch.ops.aten.sigmoid_backward(out, theta), None, None
+
+
+def module_fingerprint(module: nn.Module) -> int:
+    """64 bits that identify a model: the names, shapes and values of its parameters and buffers."""
+    state = {name: t.detach().cpu() for name, t in module.state_dict().items()}
+    return fingerprint({n: (t.float() if t.dtype == torch.bfloat16 else t).numpy() for n, t in state.items()})
 
 
 def mask_model(module: nn.Module, blocks: str = "last:5", *, ste: STE = "identity") -> MaskedModel:

@@ -8,7 +8,6 @@ from there with bit-identical results; ``rounds.jsonl`` is rewritten from the ch
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -20,9 +19,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from deltamask import heads
+from deltamask.adapter import Adapter
 from deltamask.config import Config
 from deltamask.datasets.partition import effective_classes
 from deltamask.errors import ConfigError, DataError
+from deltamask.files import write_atomically
 from deltamask.methods.base import Method, State
 from deltamask.provenance import provenance
 from deltamask.registry import member
@@ -31,7 +32,7 @@ from deltamask.task import Task, build
 from deltamask.training import LocalTraining
 from deltamask.wire import SERVER
 
-__all__ = ["CHECKPOINT", "Listener", "Result", "run", "write_atomically"]
+__all__ = ["CHECKPOINT", "Listener", "Result", "is_finished", "load_run", "run"]
 
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -65,6 +66,23 @@ class Result:
     def accuracy(self) -> float:
         """The headline accuracy after the last round."""
         return float(self.record["accuracy"])
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether the method trains mask probabilities."""
+        return "theta" in self.state.arrays
+
+    def adapter(self) -> Adapter:
+        """The trained mask, thresholded, with the head."""
+        if not self.has_mask:
+            raise ConfigError(f"method {self.task.config.method!r} trains no mask; there is nothing to export")
+        about = {
+            "model": self.task.config.model,
+            "dataset": self.task.config.dataset,
+            "method": self.task.config.method,
+            "accuracy": self.record["history"][-1]["accuracy"],
+        }
+        return Adapter.of(self.task.masked, self.state.arrays["theta"], self.task.head, self.state.round, about)
 
 
 def run(config: Config, out: Path | None = None, *, resume: bool = False, listener: Listener | None = None) -> Result:
@@ -105,6 +123,25 @@ def run(config: Config, out: Path | None = None, *, resume: bool = False, listen
     if out is not None:
         write_atomically(out / "result.json", (json.dumps(summary, indent=1) + "\n").encode())
     return Result(summary, task, method, state)
+
+
+def is_finished(config: Config, out: Path) -> bool:
+    """Whether ``out`` holds a result of just this ``config``."""
+    try:
+        record = json.loads((out / "result.json").read_text(encoding="utf-8"))
+        return bool(record["config_digest"] == config.digest())
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def load_run(out: Path) -> Result:
+    """A run as its folder has it after the last whole round, ready to be evaluated or exported."""
+    saved = _read_checkpoint(out / CHECKPOINT)
+    config = Config.model_validate(saved.meta["settings"])
+    task = build(config)
+    state, history, _, _ = saved.unpack(task)
+    method: Method = member("method", "deltamask.methods", "METHOD", config.method)(task)
+    return Result({"history": history, "accuracy": history[-1]["accuracy"]}, task, method, state)
 
 
 def _probe_head(task: Task) -> tuple[int, int]:
@@ -201,17 +238,6 @@ def _summary(
     }
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """``path`` holds either what it held before or all of ``data``, whenever the machine stops."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(path.name + ".tmp")
-    with draft.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-
-
 def _write_lines(path: Path, history: list[dict[str, Any]]) -> None:
     write_atomically(path, "".join(json.dumps(r) + "\n" for r in history).encode())
 
@@ -229,6 +255,7 @@ def _save_checkpoint(
     arrays |= {"head.weight": task.head.weight, "head.bias": task.head.bias}
     meta = {
         "config": config.digest(),
+        "settings": config.model_dump(),
         "model": task.fingerprint,
         "round": state.round,
         "history": history,
@@ -264,16 +291,21 @@ def _restore(config: Config, out: Path, resume: bool) -> _Saved | None:
         return None
     if not path.exists():
         return None
+    saved = _read_checkpoint(path)
+    if saved.meta["config"] != config.digest():
+        raise ConfigError(
+            f"{out} holds a run with other settings; use the same ones with --resume or choose another --out"
+        )
+    return saved
+
+
+def _read_checkpoint(path: Path) -> _Saved:
     try:
         with safe_open(path, "np") as file:
             meta = json.loads(file.metadata()["deltamask"])
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except FileNotFoundError:
+        raise DataError(f"no {path}; a run writes it after its first round") from None
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
-        raise DataError(
-            f"{path} is not a checkpoint of this program ({error}); remove it or choose another --out"
-        ) from None
-    if meta["config"] != config.digest():
-        raise ConfigError(
-            f"{out} holds a run with other settings; use the same ones with --resume or choose another --out"
-        )
+        raise DataError(f"{path} is no checkpoint ({error}); remove it or choose another --out") from None
     return _Saved(path, arrays, meta)

@@ -126,7 +126,11 @@ class Codec(ABC):
 
     def entries(self, data: bytes) -> int:
         """The number of encoded positions that the header of a payload announces."""
-        return self.header(Reader(bytes(data), self.name))[0]
+        return self.announced(data)[0]
+
+    def announced(self, data: bytes) -> tuple[int, int]:
+        """The (count, size) that the header of a payload announces."""
+        return self.header(Reader(bytes(data), self.name))
 
     def head_length(self, data: bytes) -> int:
         """How many bytes of a payload describe it; the rest is what an image shows as pixels."""

@@ -1,0 +1,404 @@
+"""The command line: thin, every command a few calls into the package."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from deltamask import __version__
+from deltamask.errors import ConfigError, DataError, DeltaMaskError, unknown_name
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="deltamask",
+    help="Federated fine-tuning of foundation models over thin uplinks: send masks, at hundredths of a bit a weight.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+console = Console(stderr=True)
+screen = Console()
+if not screen.is_terminal:
+    screen.width = 120  # a log or a pipe has no width of its own
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output, nothing else.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. channel.codec=bfuse8. May be repeated."),
+]
+ConfigFile = Annotated[Path | None, typer.Argument(help="TOML file of settings; none: the embedded default.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --out from its last whole round.")]
+
+
+def _epilog() -> str:
+    from deltamask.config import settings
+
+    lines = [f"- `{key}` = `{default}`: {text}" for key, default, text in settings()]
+    return "**Settings** (in TOML or with --set):\n\n" + "\n".join(lines)
+
+
+@app.command(epilog=_epilog())
+def run(
+    config: ConfigFile = None,
+    set_: Set = None,
+    out: Annotated[Path, typer.Option(help="Folder for results; a run in it is never overwritten.")] = Path(
+        "runs/run"
+    ),
+    resume: Resume = False,
+    as_json: Json = False,
+) -> None:
+    """Fine-tune by one method and leave a trained mask and a report.
+
+    Without a file this is the embedded default: a small vision transformer, handwritten digits, 10 clients.
+    Example: `deltamask run --set rounds=5 --set channel.codec=bfuse8 --out runs/filter`
+    """
+    from deltamask import report
+    from deltamask.config import load
+
+    record = _one_run(load(config, set_ or ()), out, resume, quiet=as_json)
+    report.write_report(out, {record["method"]: record})
+    if as_json:
+        _print_json(record)
+        return
+    _show_table("Rounds", report.ROUNDS, report.round_rows(record))
+    _show_table("Time", ("stage", "seconds", "share"), report.stage_rows(record))
+    _show_files(out)
+
+
+@app.command()
+def compare(
+    config: ConfigFile = None,
+    methods: Annotated[
+        str, typer.Option(help="Names with commas; NAME:PRESET runs a method under a preset.")
+    ] = "deltamask,deltamask:paper,fedpm,finetune,linear-probe",
+    set_: Set = None,
+    out: Annotated[Path, typer.Option(help="Folder; each method gets one of its own in it.")] = Path("runs/compare"),
+    resume: Resume = False,
+    as_json: Json = False,
+) -> None:
+    """Run several methods on the same task and put them into one table.
+
+    Same data, same order, same classifier, every byte of real frames counted.
+    Example: `deltamask compare --methods deltamask,fedpm --set rounds=5`
+    """
+    from deltamask import report
+    from deltamask.config import load
+    from deltamask.registry import members
+
+    known = members("deltamask.methods", "METHOD")
+    runs = []
+    for label in dict.fromkeys(part.strip() for part in methods.split(",") if part.strip()):
+        name, _, preset = label.partition(":")
+        if name not in known:
+            raise unknown_name("method", name, known)
+        chosen = [f"method={name}", *([f"preset={preset}"] if preset else [])]
+        runs.append((label, load(config, [*(set_ or ()), *chosen])))
+    if not runs:
+        raise ConfigError("--methods is empty; name at least one, see `deltamask list methods`")
+    results = {}
+    for label, settings in runs:
+        folder = out / label.replace(":", "-")
+        results[label] = _one_run(settings, folder, resume, quiet=as_json, label=label)
+    report.write_report(out, results)
+    if as_json:
+        _print_json(results)
+        return
+    first = runs[0][0]
+    _show_table(f"{first}, round by round", report.ROUNDS, report.round_rows(results[first]))
+    _show_table(f"{first}, time", ("stage", "seconds", "share"), report.stage_rows(results[first]))
+    _show_table("Methods", report.COMPARISON, report.comparison_rows(results))
+    _show_files(out)
+
+
+@app.command()
+def encode(
+    positions: Annotated[
+        Path, typer.Argument(help="A .npy file of sorted integers, or text with one a line; - reads text.")
+    ],
+    size: Annotated[int, typer.Option(help="How many positions there are in all (d).")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The payload to write.")],
+    codec: Annotated[str, typer.Option(help="See `deltamask list codecs`.")] = "rans",
+    png: Annotated[bool, typer.Option("--png", help="Wrap the payload in a grayscale PNG.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Turn a set of positions into a payload.
+
+    Example: `seq 0 100 9999 | deltamask encode - --size 10000 --codec bfuse8 --png -o set.png`
+    """
+    from deltamask import codecs, images
+    from deltamask.files import write_atomically
+
+    chosen = codecs.get(codec)
+    indices = _read_positions(positions)
+    payload = chosen.encode(indices, size)
+    data = images.wrap(payload, chosen) if png else payload
+    write_atomically(out, data)
+    facts = {"codec": codec, "entries": len(indices), "size": size, "bytes": len(data)}
+    facts["bits_per_position"] = 8 * len(data) / size if size else None
+    facts["bits_per_entry"] = 8 * len(data) / len(indices) if len(indices) else None
+    _show_facts(facts, as_json)
+
+
+@app.command()
+def decode(
+    payload: Annotated[Path, typer.Argument(help="A payload, a PNG of one or a frame around one.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="A .npy or text file; none: standard output.")
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(help="Refuse a payload that speaks of another number of positions.")
+    ] = None,
+) -> None:
+    """Turn a payload back into positions, one a line.
+
+    The code `context` needs what both sides knew of each position; its payloads decode inside a run only.
+    """
+    import io
+
+    import numpy as np
+
+    from deltamask import codecs
+    from deltamask.files import write_atomically
+
+    raw = _codec_payload(_read_bytes(payload))
+    found = codecs.for_payload(raw).decode(raw, size)
+    if out is None:
+        np.savetxt(sys.stdout, found, fmt="%d")
+        return
+    if out.suffix == ".npy":
+        binary = io.BytesIO()
+        np.save(binary, found)
+        write_atomically(out, binary.getvalue())
+    else:
+        write_atomically(out, "".join(f"{i}\n" for i in found.tolist()).encode())
+
+
+@app.command()
+def inspect(
+    payload: Annotated[Path, typer.Argument(help="A frame, a codec payload, a PNG of one or a trained mask.")],
+    picture: Annotated[Path | None, typer.Option(help="Also write the payload's bytes as a PNG here.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show every field of a payload, its sizes and its picture."""
+    from deltamask import inspection
+    from deltamask.files import write_atomically
+
+    seen = inspection.inspect(_read_bytes(payload))
+    if picture is not None:
+        write_atomically(picture, seen.png())
+        seen.fields["picture"] = str(picture)
+    _show_facts(seen.fields, as_json)
+    if not as_json:
+        screen.print(seen.thumbnail(), highlight=False, markup=False)
+
+
+@app.command()
+def export(
+    folder: Annotated[Path, typer.Argument(help="The output folder of a run.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The trained mask to write.")],
+    as_json: Json = False,
+) -> None:
+    """Write the trained mask of a run as one file, from its last whole round."""
+    from deltamask.simulate import load_run
+
+    result = load_run(folder)
+    adapter = result.adapter()
+    size = adapter.save(out)
+    facts = {"file": str(out), "bytes": size, "masked_weights": len(adapter.mask), "kept": int(adapter.mask.sum())}
+    _show_facts(facts | {"bits_per_weight": 8 * size / len(adapter.mask), "round": adapter.round}, as_json)
+
+
+@app.command()
+def apply(
+    mask: Annotated[Path, typer.Argument(help="A trained mask (*.dmask).")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The .safetensors file to write.")],
+    model: Annotated[str, typer.Option(help="The base model: see `deltamask list models`.")] = "embedded",
+    weights: Annotated[Path | None, typer.Option(help="A checkpoint of the base model, in place of its own.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Apply a trained mask to its base model: the fine-tuned weights and the classifier as safetensors."""
+    import torch
+    from safetensors.torch import save
+
+    from deltamask.adapter import Adapter
+    from deltamask.files import write_atomically
+    from deltamask.registry import member
+
+    adapter = Adapter.load(mask)
+    module = member("model", "deltamask.backbones", "build", model)(weights)
+    state = adapter.apply(module)
+    state["head.weight"] = torch.from_numpy(adapter.head.weight)
+    state["head.bias"] = torch.from_numpy(adapter.head.bias)
+    data = save(state, {"format": "pt", "deltamask_base_model": f"{adapter.model:016x}"})
+    write_atomically(out, data)
+    _show_facts({"file": str(out), "bytes": len(data), "tensors": len(state), **adapter.about}, as_json)
+
+
+_KINDS = ("codecs", "methods", "models", "datasets", "downlinks", "presets", "settings")
+
+
+@app.command(name="list")
+def list_(
+    kind: Annotated[str, typer.Argument(help="One of: " + ", ".join(_KINDS))],
+    as_json: Json = False,
+) -> None:
+    """List what can be chosen: codecs, methods, models, datasets, downlinks, presets or settings."""
+    from deltamask import codecs
+    from deltamask.config import PRESETS, settings
+    from deltamask.registry import members
+
+    if kind == "codecs":
+        rows = {
+            n: f"id {codecs.get(n).format_id}, {'exact' if codecs.get(n).exact else 'filter'}" for n in codecs.names()
+        }
+    elif kind == "methods":
+        rows = {name: method.summary for name, method in members("deltamask.methods", "METHOD").items()}
+    elif kind == "models":
+        rows = {name: _first_line(build) for name, build in members("deltamask.backbones", "build").items()}
+    elif kind == "datasets":
+        rows = {name: _first_line(load) for name, load in members("deltamask.datasets", "load").items()}
+    elif kind == "downlinks":
+        rows = {name: _first_line(type(d)) for name, d in members("deltamask.downlink", "DOWNLINK").items()}
+    elif kind == "presets":
+        rows = {name: ", ".join(f"{k}={v}" for k, v in preset.items()) for name, preset in PRESETS.items()}
+    elif kind == "settings":
+        rows = {key: f"{default}: {text}" for key, default, text in settings()}
+    else:
+        raise unknown_name("list", kind, _KINDS)
+    if as_json:
+        _print_json(rows)
+    else:
+        _show_table(kind, ("name", "what"), list(rows.items()))
+
+
+@app.command()
+def bench(
+    size: Annotated[int, typer.Option(help="Number of positions d.")] = 4_000_000,
+    rate: Annotated[float, typer.Option(help="Share of changed positions.")] = 0.01,
+    as_json: Json = False,
+) -> None:
+    """Time every codec on this machine: a quick look; `make bench` compares with public peers."""
+    from deltamask.quickbench import COLUMNS, measure
+
+    rows = measure(size, rate)
+    if as_json:
+        _print_json(rows)
+    else:
+        shown = [tuple(f"{v:,.4g}" if isinstance(v, float) else str(v) for v in row.values()) for row in rows]
+        _show_table(f"{size:,} positions, {rate:.2%} changed, one thread", COLUMNS, shown)
+
+
+@app.callback(invoke_without_command=True)
+def _top(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """The entry point: exit code 0, 2 for what the user can mend, 130 when interrupted."""
+    try:
+        app()
+    except DeltaMaskError as error:
+        console.print(f"[bold red]deltamask:[/] {_escape(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        console.print("interrupted; --resume continues a run from its last whole round")
+        sys.exit(130)
+
+
+def _one_run(config: Any, out: Path, resume: bool, *, quiet: bool, label: str | None = None) -> dict[str, Any]:
+    from deltamask.live import Live
+    from deltamask.report import load_result
+    from deltamask.simulate import is_finished
+    from deltamask.simulate import run as simulate
+
+    if resume and is_finished(config, out):
+        return load_result(out)
+    with Live(label or config.method, config.rounds, quiet=quiet) as live:
+        result = simulate(config, out, resume=resume, listener=live)
+    if result.has_mask:
+        result.adapter().save(out / "mask.dmask")
+    return result.record
+
+
+def _escape(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _first_line(thing: object) -> str:
+    return (thing.__doc__ or "").strip().split("\n")[0]
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _read_positions(path: Path) -> Any:
+    import numpy as np
+
+    try:
+        if str(path) == "-":
+            return np.array([int(word) for word in sys.stdin.read().split()], dtype=np.int64)
+        if path.suffix == ".npy":
+            return np.load(path, allow_pickle=False)
+        return np.array([int(word) for word in path.read_text(encoding="utf-8").split()], dtype=np.int64)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise DataError(f"{path}: {error}; expected integers") from None
+
+
+def _codec_payload(data: bytes) -> bytes:
+    """The codec payload in a raw payload, a PNG or a frame."""
+    from deltamask import images, inspection
+
+    inner = inspection.frame_of(data)
+    return images.unwrap(inner.payload if inner else data, limit=2**32)
+
+
+def _print_json(value: object) -> None:
+    sys.stdout.write(json.dumps(value, indent=1) + "\n")
+
+
+def _show_table(title: str, head: tuple[str, ...], rows: Any) -> None:
+    table = Table(*head, title=title, title_justify="left", header_style="bold")
+    for column in table.columns[1:]:
+        column.justify = "left" if len(head) == 2 else "right"
+    for row in rows:
+        table.add_row(*(_escape(str(cell)) for cell in row))
+    screen.print(table)
+
+
+def _show_facts(facts: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        _print_json(facts)
+    else:
+        for key, value in facts.items():
+            shown = (
+                f"{value:.6g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+            )
+            screen.print(f"{key:>18}  {_escape(shown)}", highlight=False, soft_wrap=True)
+
+
+def _show_files(out: Path) -> None:
+    names = ("report.html", "report.md", "mask.dmask", "result.json", "rounds.jsonl")
+    for path in sorted(p for name in names for p in out.rglob(name)):
+        console.print(f"  {path}  [dim]{path.stat().st_size:,} bytes[/]", highlight=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()
