@@ -2,6 +2,7 @@
 
 import tracemalloc
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -293,3 +294,9 @@ def test_memory_follows_the_bytes_and_not_what_they_announce(codec, count, fill)
 def test_all_errors_are_deltamasks_own():
     assert issubclass(WireError, DeltaMaskError)
     assert issubclass(ConfigError, DeltaMaskError)
+
+
+def test_the_document_lists_every_codec(codec):
+    document = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
+    exact = "yes" if codec.exact else "no"
+    assert f"\n| {codec.format_id} | `{codec.name}` | {exact} | " in document
