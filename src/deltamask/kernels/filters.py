@@ -94,42 +94,51 @@ def locate(layout: Layout, keys: Keys, i: int, prints: Fingerprints) -> tuple[An
     raise NotImplementedError
 
 
+def locate_hashed(layout: Layout, keys: Keys, i: int, prints: Fingerprints) -> tuple[Any, tuple[Any, ...]]:
+    """`locate` for what `gather` made of the keys: their hashes; `Block4` keeps the keys themselves."""
+    raise NotImplementedError
+
+
 @nb.njit(nb.uint64(nb.uint64, nb.uint64), inline="always", cache=True)
-def reduce32(x, span):  # type: ignore[no-untyped-def]
+def _reduce(x, span):  # type: ignore[no-untyped-def]
     """The upper half of ``x`` brought into ``range(span)`` by a multiplication; ``span`` is below 2**32."""
     return ((x >> _S32) * span) >> _S32
 
 
-@overload(locate, inline="always")
-def _locate(layout, keys, i, prints):  # type: ignore[no-untyped-def]
-    kind = layout.instance_class
-    bits = np.uint64(prints.dtype.bitwidth)
-    per_word = np.uint64(64 // prints.dtype.bitwidth)
+@nb.njit(inline="always", cache=True)
+def _place_fuse3(layout, h):  # type: ignore[no-untyped-def]
+    at = _reduce(h, layout.span)
+    mask = layout.length - _ONE
+    one = (at + layout.length) ^ (h & mask)
+    two = (at + _TWO * layout.length) ^ ((h >> _S16) & mask)
+    return h ^ (h >> _S32), (at, one, two)
 
-    def fuse3(layout, keys, i, prints):  # type: ignore[no-untyped-def]
-        h = mix64(np.uint64(keys[i]) + layout.seed)
-        at = reduce32(h, layout.span)
-        mask = layout.length - _ONE
-        one = (at + layout.length) ^ (h & mask)
-        two = (at + _TWO * layout.length) ^ ((h >> _S16) & mask)
-        return h ^ (h >> _S32), (at, one, two)
 
-    def fuse4(layout, keys, i, prints):  # type: ignore[no-untyped-def]
-        h = mix64(np.uint64(keys[i]) + layout.seed)
-        at = reduce32(h, layout.span)
-        mask = layout.length - _ONE
-        one = (at + layout.length) ^ (h & mask)
-        two = (at + _TWO * layout.length) ^ ((h >> _S16) & mask)
-        three = (at + _THREE * layout.length) ^ ((h >> _S32) & mask)
-        return h ^ (h >> _S32), (at, one, two, three)
+@nb.njit(inline="always", cache=True)
+def _place_fuse4(layout, h):  # type: ignore[no-untyped-def]
+    at = _reduce(h, layout.span)
+    mask = layout.length - _ONE
+    one = (at + layout.length) ^ (h & mask)
+    two = (at + _TWO * layout.length) ^ ((h >> _S16) & mask)
+    three = (at + _THREE * layout.length) ^ ((h >> _S32) & mask)
+    return h ^ (h >> _S32), (at, one, two, three)
 
-    def xor3(layout, keys, i, prints):  # type: ignore[no-untyped-def]
-        h = mix64(np.uint64(keys[i]) + layout.seed)
-        length = layout.length
-        zero = reduce32(h, length)
-        one = length + reduce32((h << np.uint64(21)) | (h >> np.uint64(43)), length)
-        two = _TWO * length + reduce32((h << np.uint64(42)) | (h >> np.uint64(22)), length)
-        return h ^ (h >> _S32), (zero, one, two)
+
+@nb.njit(inline="always", cache=True)
+def _place_xor3(layout, h):  # type: ignore[no-untyped-def]
+    length = layout.length
+    zero = _reduce(h, length)
+    one = length + _reduce((h << np.uint64(21)) | (h >> np.uint64(43)), length)
+    two = _TWO * length + _reduce((h << np.uint64(42)) | (h >> np.uint64(22)), length)
+    return h ^ (h >> _S32), (zero, one, two)
+
+
+_PLACES = {Fuse3: _place_fuse3, Fuse4: _place_fuse4, Xor3: _place_xor3}
+
+
+def _locate_block4(prints_type):  # type: ignore[no-untyped-def]
+    bits = np.uint64(prints_type.dtype.bitwidth)
+    per_word = np.uint64(64 // prints_type.dtype.bitwidth)
 
     def block4(layout, keys, i, prints):  # type: ignore[no-untyped-def]
         key = np.uint64(keys[i])
@@ -137,20 +146,39 @@ def _locate(layout, keys, i, prints):  # type: ignore[no-untyped-def]
         h = mix64((key >> _S6) + layout.seed)
         mask = layout.length - _ONE
         at = np.uint64(layout.first[i]) * layout.length + lane
+        # The fingerprints of a block are a row of words, so that a query of the whole block gets them at once.
         word = mix64(h + (lane // per_word + _ONE) * _GOLDEN)
-        print_ = word >> (bits * (lane % per_word))
         zero = at + (h & mask)
         one = at + layout.length + ((h >> _S16) & mask)
         two = at + _TWO * layout.length + ((h >> _S32) & mask)
         three = at + _THREE * layout.length + ((h >> _S48) & mask)
-        return print_, (zero, one, two, three)
+        return word >> (bits * (lane % per_word)), (zero, one, two, three)
 
-    return {Fuse3: fuse3, Fuse4: fuse4, Xor3: xor3, Block4: block4}[kind]
+    return block4
+
+
+@overload(locate, inline="always")
+def _locate(layout, keys, i, prints):  # type: ignore[no-untyped-def]
+    if layout.instance_class is Block4:
+        return _locate_block4(prints)  # type: ignore[no-untyped-call]
+    place = _PLACES[layout.instance_class]
+    return lambda layout, keys, i, prints: place(layout, mix64(np.uint64(keys[i]) + layout.seed))
+
+
+@overload(locate_hashed, inline="always")
+def _locate_hashed(layout, keys, i, prints):  # type: ignore[no-untyped-def]
+    if layout.instance_class is Block4:
+        return _locate_block4(prints)  # type: ignore[no-untyped-call]
+    place = _PLACES[layout.instance_class]
+    return lambda layout, keys, i, prints: place(layout, keys[i])
 
 
 @nb.njit(cache=True, nogil=True)
-def gather(keys: Keys, layout: Layout, slots: int) -> Keys:
-    """``keys`` roughly in the order of their first slots: neighbours then touch memory that is still in the cache."""
+def gather(keys: Keys, layout: Fuse3 | Fuse4 | Xor3, slots: int) -> Keys:
+    """The hashes of ``keys``, roughly in the order of their first slots.
+
+    Neighbours then touch memory that is still in the cache. Hashes differ when keys do, so `peel` needs no keys.
+    """
     shift = 0
     while slots >> shift >= _BUCKETS:
         shift += 1
@@ -166,53 +194,56 @@ def gather(keys: Keys, layout: Layout, slots: int) -> Keys:
     out = np.empty_like(keys)
     for i in range(len(keys)):
         b = bucket[i]
-        out[start[b]] = keys[i]
+        out[start[b]] = mix64(keys[i] + layout.seed)
         start[b] += 1
     return out
 
 
 @nb.njit(cache=True, nogil=True)
-def peel(keys: Keys, layout: Layout, prints: Fingerprints) -> bool:
+def peel(hashes: Keys, layout: Layout, prints: Fingerprints) -> bool:
     """Fills ``prints`` (all zero) so that the slots of each key XOR to its fingerprint; False if it can't be done.
 
     Takes away, again and again, a key that has a slot to itself. If that takes all keys away, then setting these
     slots in reverse order satisfies one key after the other and breaks none. Slots that are never set stay zero.
+    ``hashes`` come from `gather`; for `Block4` they are the keys.
     """
     slots = len(prints)
     # For each slot: the number of its keys in the upper half, the XOR of their ranks in the lower one.
     state = np.zeros(slots, np.uint64)
-    for i in range(len(keys)):
-        _, at = locate(layout, keys, i, prints)
+    for i in range(len(hashes)):
+        _, at = locate_hashed(layout, hashes, i, prints)
         for k in range(len(at)):
             state[at[k]] = (state[at[k]] ^ np.uint64(i)) + _KEY
-    # Each slot gets down to one key at most once, so the stack can't outgrow this.
-    stack = np.empty(slots + 4, np.uint32)
-    taken = np.empty(len(keys), np.uint32)
-    alone = np.empty(len(keys), np.uint32)
-    done = 0
+    # Each slot gets down to one key at most once; one more place takes what is written but not kept. First in, first
+    # out: the processor then works on several keys at a time, for they seldom wait for each other.
+    queue = np.empty(slots + 1, np.uint32)
+    tail = 0
     for s in range(slots):
-        # Following each slot's consequences at once, instead of queueing all slots first, stays within the cache.
-        stack[0] = s
-        top = 1
-        while top > 0:
-            top -= 1
-            slot = stack[top]
-            if state[slot] >> _S32 != _ONE:
-                continue
-            i = state[slot] & _LOW
-            taken[done] = i
-            alone[done] = slot
-            done += 1
-            _, at = locate(layout, keys, i, prints)
-            for k in range(len(at)):
-                left = (state[at[k]] ^ i) - _KEY
-                state[at[k]] = left
-                stack[top] = at[k]
-                top += (left >> _S32) == _ONE
-    if done < len(keys):
+        queue[tail] = s
+        tail += state[s] >> _S32 == _ONE
+    taken = np.empty(len(hashes), np.uint32)
+    alone = np.empty(len(hashes), np.uint32)
+    done = 0
+    head = 0
+    while head < tail:
+        slot = queue[head]
+        head += 1
+        if state[slot] >> _S32 != _ONE:
+            continue
+        i = state[slot] & _LOW
+        taken[done] = i
+        alone[done] = slot
+        done += 1
+        _, at = locate_hashed(layout, hashes, i, prints)
+        for k in range(len(at)):
+            left = (state[at[k]] ^ i) - _KEY
+            state[at[k]] = left
+            queue[tail] = at[k]
+            tail += left >> _S32 == _ONE
+    if done < len(hashes):
         return False
     for j in range(done - 1, -1, -1):
-        fingerprint, at = locate(layout, keys, taken[j], prints)
+        fingerprint, at = locate_hashed(layout, hashes, taken[j], prints)
         for k in range(len(at)):
             fingerprint ^= np.uint64(prints[at[k]])
         prints[alone[j]] = fingerprint
