@@ -10,9 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deltamask.kernels.filters import Keys
-from deltamask.kernels.flags import squeeze
 from deltamask.kernels.mix import mix64
-from deltamask.kernels.scan import emit_chunk
 
 __all__ = ["insert", "probe", "scan_bits"]
 
@@ -23,20 +21,6 @@ _S3 = np.uint64(3)
 _S32 = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 _BIT = np.uint64(7)
-
-
-@nb.njit(inline="always", cache=True)
-def _has(key, hashes, bits):  # type: ignore[no-untyped-def]
-    span = np.uint64(8 * len(bits))
-    h = mix64(key + _SEED)
-    at = h >> _S32
-    step = (h & _LOW) | _ONE
-    for _ in range(hashes):
-        place = (at * span) >> _S32
-        if not bits[place >> _S3] >> (place & _BIT) & _ONE:
-            return np.uint8(0)
-        at = (at + step) & _LOW
-    return np.uint8(1)
 
 
 @nb.njit(cache=True, nogil=True)
@@ -56,19 +40,48 @@ def insert(keys: Keys, hashes: int, bits: NDArray[np.uint8]) -> None:
 @nb.njit(cache=True, nogil=True)
 def probe(keys: Keys, hashes: int, bits: NDArray[np.uint8], out: NDArray[np.bool_]) -> None:
     """Whether all bits of each key are set."""
+    span = np.uint64(8 * len(bits))
     for i in range(len(keys)):
-        out[i] = _has(np.uint64(keys[i]), hashes, bits)
+        h = mix64(np.uint64(keys[i]) + _SEED)
+        at = h >> _S32
+        step = (h & _LOW) | _ONE
+        found = _ONE
+        for _ in range(hashes):
+            place = (at * span) >> _S32
+            found &= np.uint64(bits[place >> _S3]) >> (place & _BIT)
+            at = (at + step) & _LOW
+        out[i] = found == _ONE
 
 
 @nb.njit(cache=True, nogil=True)
 def scan_bits(start: int, stop: int, hashes: int, bits: NDArray[np.uint8], out: Keys) -> int:
-    """`deltamask.kernels.scan.scan` for a Bloom filter."""
-    flags = np.empty(_CHUNK, np.uint8)
-    packed = np.empty(_CHUNK // 8, np.uint8)
+    """Writes the positions of ``range(start, stop)`` that are in the filter to ``out``; how many there are.
+
+    Looks at the first bit of a chunk of positions, at the second bit of those left, and so on: whether a bit is set
+    can't be predicted, so branching on it would cost more than the look.
+    """
+    span = np.uint64(8 * len(bits))
+    at = np.empty(_CHUNK, np.uint64)
+    step = np.empty(_CHUNK, np.uint64)
+    left = np.empty(_CHUNK, np.uint16)
     count = 0
     for base in range(start, stop, _CHUNK):
-        for j in range(_CHUNK):
-            flags[j] = _has(np.uint64(base + j), hashes, bits)
-        squeeze(flags.view(np.uint64), packed)
-        count = emit_chunk(base, stop, packed.view(np.uint64), out, count)
+        size = min(_CHUNK, stop - base)
+        for j in range(size):
+            h = mix64(np.uint64(base + j) + _SEED)
+            at[j] = h >> _S32
+            step[j] = (h & _LOW) | _ONE
+            left[j] = j
+        for _ in range(hashes):
+            kept = 0
+            for t in range(size):
+                j = left[t]
+                place = (at[j] * span) >> _S32
+                at[j] = (at[j] + step[j]) & _LOW
+                left[kept] = j
+                kept += np.int64((np.uint64(bits[place >> _S3]) >> (place & _BIT)) & _ONE)
+            size = kept
+        for t in range(size):
+            out[count + t] = base + left[t]
+        count += size
     return count

@@ -15,7 +15,7 @@ from deltamask.kernels.filters import Fingerprints, Fuse3, Fuse4, Keys, Xor3, lo
 from deltamask.kernels.flags import emit, squeeze
 from deltamask.kernels.mix import mix64
 
-__all__ = ["emit_chunk", "scan", "scan_blocks"]
+__all__ = ["scan", "scan_blocks"]
 
 _CHUNK = 1024
 _GROUP = 16
@@ -30,7 +30,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 @nb.njit(inline="always", cache=True)
-def emit_chunk(base, stop, bits, out, count):  # type: ignore[no-untyped-def]
+def _emit_chunk(base, stop, bits, out, count):  # type: ignore[no-untyped-def]
     """All positions below ``stop`` that are flagged in one chunk from ``base`` on."""
     for t in range(min(_CHUNK, stop - base + 63) // 64):
         word = bits[t]
@@ -76,7 +76,7 @@ def scan(start: int, stop: int, layout: Fuse3 | Fuse4 | Xor3, prints: Fingerprin
         for j in range(_CHUNK):
             flags[j] = got[j] == want[j]
         squeeze(flags.view(np.uint64), bits)
-        count = emit_chunk(base, stop, bits.view(np.uint64), out, count)
+        count = _emit_chunk(base, stop, bits.view(np.uint64), out, count)
     return count
 
 
@@ -118,5 +118,5 @@ def scan_blocks(
             for j in range(64):
                 here[j] = (zero[j] ^ one[j] ^ two[j] ^ three[j]) == want[j]
         squeeze(flags.view(np.uint64), bits)
-        count = emit_chunk(base, stop, bits.view(np.uint64), out, count)
+        count = _emit_chunk(base, stop, bits.view(np.uint64), out, count)
     return count
