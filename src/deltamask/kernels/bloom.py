@@ -79,7 +79,7 @@ def scan_bits(start: int, stop: int, hashes: int, bits: NDArray[np.uint8], out: 
                 place = (at[j] * span) >> _S32
                 at[j] = (at[j] + step[j]) & _LOW
                 left[kept] = j
-                kept += np.int64((np.uint64(bits[place >> _S3]) >> (place & _BIT)) & _ONE)
+                kept += (np.uint64(bits[place >> _S3]) >> (place & _BIT)) & _ONE == _ONE
             size = kept
         for t in range(size):
             out[count + t] = base + left[t]
