@@ -20,6 +20,9 @@ from deltamask.kernels.filters import Fingerprints, Keys
 
 __all__ = ["CODECS", "Bloom", "BloomShape"]
 
+MIN_BITS_PER_KEY = 8
+"""With fewer a receiver could not tell a filter from bytes that claim every position."""
+
 MAX_BITS_PER_KEY = 64
 
 
@@ -59,8 +62,10 @@ class Bloom(FilterCodec):
     bits = 8
 
     def __post_init__(self) -> None:
-        if not 1 <= self.bits_per_key <= MAX_BITS_PER_KEY:
-            raise ConfigError(f"bits_per_key is {self.bits_per_key}; expected 1 to {MAX_BITS_PER_KEY}")
+        if not MIN_BITS_PER_KEY <= self.bits_per_key <= MAX_BITS_PER_KEY:
+            raise ConfigError(
+                f"bits_per_key is {self.bits_per_key}; expected {MIN_BITS_PER_KEY} to {MAX_BITS_PER_KEY}"
+            )
 
     def shape(self, keys: Keys, attempt: int) -> BloomShape:
         """The number of hashes for which half of the bits come to be set, which is best."""
@@ -72,7 +77,7 @@ class Bloom(FilterCodec):
     def read_shape(self, reader: Reader, count: int, size: int) -> BloomShape:
         """Within what an encoder of any ``bits_per_key`` writes."""
         shape = BloomShape(reader.uint(1), reader.varint(2**29))
-        if not 1 <= shape.hashes <= MAX_BITS_PER_KEY or not 1 <= shape.slots <= count * MAX_BITS_PER_KEY // 8:
+        if not (1 <= shape.hashes <= MAX_BITS_PER_KEY and count <= shape.slots <= count * MAX_BITS_PER_KEY // 8):
             raise MalformedError(f"{self.name}: {shape.hashes} hashes and {shape.slots} bytes for {count} positions")
         return shape
 

@@ -81,15 +81,22 @@ class Filter:
             self.shape.contains(given, self.prints, out)
         return out
 
-    def positions(self, size: int) -> Indices:
-        """The sorted positions below ``size`` that the filter contains; holds little more than these in memory."""
+    def positions(self, size: int, most: int | None = None) -> Indices:
+        """The sorted positions below ``size`` that the filter contains, or `MalformedError` if more than ``most``.
+
+        Holds little more than these in memory.
+        """
         dtype = index_dtype(size)
         if self.shape is None or size == 0:
             return np.empty(0, dtype)
         room = np.empty(min(size, _STEP) + 2, dtype)
         found = []
+        total = 0
         for start in range(0, size, _STEP):
             count = self.shape.scan(start, min(start + _STEP, size), self.prints, room)
+            total += count
+            if most is not None and total > most:
+                raise MalformedError(f"filter: more than {most} of {size} positions are in it")
             found.append(room[:count].copy())
         return np.concatenate(found)
 
@@ -147,8 +154,12 @@ class FilterCodec(Codec):
         return self.build(indices).to_bytes()
 
     def unpack(self, reader: Reader, count: int, size: int, context: NDArray[np.uint8] | None) -> Indices:
-        """Every position that the filter contains."""
-        found = self.read(reader, count, size).positions(size)
+        """Every position that the filter contains.
+
+        A filter whose fingerprints were forged could contain all positions, at four bytes each; none that was built
+        finds one in 32 by mistake.
+        """
+        found = self.read(reader, count, size).positions(size, most=count + size // 32 + 1024)
         if len(found) < count:
             raise MalformedError(f"{self.name}: {len(found)} positions found, but {count} were encoded")
         return found
@@ -190,8 +201,10 @@ def read_log_length(reader: Reader, most: int) -> int:
 
 def check_slots(what: str, slots: int, count: int) -> None:
     """`MalformedError` unless an encoder could spend that many slots on ``count`` keys."""
-    if slots > 16 * count + 128:
-        raise MalformedError(f"{what}: {slots} fingerprints for {count} positions are more than an encoder writes")
+    if not count <= slots <= 16 * count + 128:
+        raise MalformedError(
+            f"{what}: {slots} fingerprints for {count} positions; an encoder writes 1 to 16 for each"
+        )
 
 
 def _as_keys(keys: ArrayLike) -> Keys:
