@@ -133,16 +133,17 @@ def measure_peer(peer: Peer, keys: NDArray[np.uint32], size: int, repeats: int, 
     """One way to send ``keys``; a set that comes back with keys missing is an error."""
     encode, encode_min, payload = seconds(peer.encode, repeats)
     length = peer.payload_bytes(payload)
-    decode = decode_min = wrong = decode_peak = None
-    queries = peer.queries or size
+    decode = decode_min = decode_peak = rate = wrong = None
+    queries = size if peer.sample is None else len(peer.sample)
     if peer.decode is not None:
         ask = peer.decode
         decode, decode_min, found = seconds(lambda: ask(payload), repeats)
-        if peer.queries is None and not np.isin(keys, found).all():
-            raise RuntimeError(f"{peer.name}: positions are missing")
-        if peer.queries is None:
-            wrong = len(found) - len(keys)
         decode_peak = peak_mib(lambda: ask(payload))
+        right = keys if peer.sample is None else np.intersect1d(keys, peer.sample)
+        if not np.isin(right, found).all():
+            raise RuntimeError(f"{peer.name}: positions are missing")
+        rate = (len(found) - len(right)) / (queries - len(right))
+        wrong = len(found) - len(right) if peer.sample is None else None
     return Row(
         name=peer.name,
         peer=is_peer,
@@ -156,7 +157,7 @@ def measure_peer(peer: Peer, keys: NDArray[np.uint32], size: int, repeats: int, 
         decode_ns_per_position=None if decode is None else decode / queries * 1e9,
         decode_ns_per_position_min=None if decode_min is None else decode_min / queries * 1e9,
         decode_ns_per_key=None if decode is None else decode / queries * size / len(keys) * 1e9,
-        false_positive_rate=None if wrong is None else wrong / (size - len(keys)),
+        false_positive_rate=rate,
         wrong_positions=wrong,
         encode_peak_mib=peak_mib(peer.encode),
         decode_peak_mib=decode_peak,
