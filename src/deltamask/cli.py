@@ -367,7 +367,7 @@ def _codec_payload(data: bytes) -> bytes:
     from deltamask import images, inspection
 
     inner = inspection.frame_of(data)
-    return images.unwrap(inner.payload if inner else data, limit=2**32)
+    return images.unwrap(inner.payload if inner else data, limit=2**30)
 
 
 def _print_json(value: object) -> None:
@@ -376,6 +376,7 @@ def _print_json(value: object) -> None:
 
 def _show_table(title: str, head: tuple[str, ...], rows: Any) -> None:
     table = Table(*head, title=title, title_justify="left", header_style="bold")
+    table.columns[0].no_wrap = True
     for column in table.columns[1:]:
         column.justify = "left" if len(head) == 2 else "right"
     for row in rows:

@@ -70,13 +70,13 @@ def inspect(data: bytes) -> Inspection:
             inner = inner[1:]
     if frame is None or frame.kind in ("delta", "mask"):
         fields |= _codec_fields(inner)
-        inner = images.unwrap(inner, limit=2**32)
+        inner = images.unwrap(inner, limit=2**30)
         inner = inner[codecs.for_payload(inner).head_length(inner) :]
     return Inspection(fields, inner)
 
 
 def _codec_fields(data: bytes) -> dict[str, Any]:
-    payload = images.unwrap(data, limit=2**32)
+    payload = images.unwrap(data, limit=2**30)
     codec = codecs.for_payload(payload)
     head = codec.head_length(payload)
     entries, size = codec.announced(payload)

@@ -18,7 +18,7 @@ Indices = NDArray[np.unsignedinteger[Any]]
 MAX_SIZE = 2**40
 """No payload may speak of more positions than this."""
 
-DEFAULT_LIMIT = 2**32
+DEFAULT_LIMIT = 2**28
 """What ``decode`` accepts when the caller does not say which size it expects."""
 
 
@@ -114,7 +114,7 @@ class Codec(ABC):
         """The sorted positions in ``data``; all errors are `WireError`.
 
         Pass the ``size`` that you expect when the bytes come from elsewhere: it bounds the memory and time
-        that a payload can cost. Without it anything up to 2**32 positions is taken.
+        that a payload can cost. Without it anything up to 2**28 positions is taken.
         """
         reader = Reader(bytes(data), self.name)
         count, found = self.header(reader, size)

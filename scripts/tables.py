@@ -1,0 +1,136 @@
+"""Write the tables of README and docs from the files in ``results/``.
+
+python scripts/tables.py           # rewrites what lies between <!-- table: NAME --> and <!-- end -->
+python scripts/tables.py --check   # exit code 1 where a document does not match its results
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "results"
+DOCUMENTS = ("README.md", "docs/embedded.md")
+
+
+def records(folder: str) -> dict[str, list[dict]]:
+    """label -> results of all its seeds, in the order of the files' names."""
+    found: dict[str, list[dict]] = {}
+    for path in sorted((RESULTS / folder).glob("*.json")):
+        record = json.loads(path.read_text())
+        found.setdefault(record["label"], []).append(record)
+    return found
+
+
+def spread(values: list[float], digits: int = 1) -> str:
+    mean = f"{statistics.mean(values):.{digits}f}"
+    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def percent(runs: list[dict], key: str) -> str:
+    return spread([100 * r[key] for r in runs])
+
+
+def per_answer(runs: list[dict], key: str) -> float:
+    shares = []
+    for r in runs:
+        answers = sum(len(x["clients"]) for x in r["history"])
+        shares.append(sum(x[key] for x in r["history"]) / answers)
+    return statistics.mean(shares)
+
+
+def embedded() -> str:
+    rows = []
+    order = ("deltamask", "deltamask:paper", "fedpm", "finetune", "linear-probe")
+    runs = records("embedded/compare")
+    for label in (x for x in order if x in runs):
+        group = runs[label]
+        wrong = statistics.mean(r["wrong_positions"] / sum(len(x["clients"]) for x in r["history"]) for r in group)
+        rows.append(
+            [
+                label,
+                percent(group, "accuracy"),
+                percent(group, "best_accuracy"),
+                f"{per_answer(group, 'uplink_bytes'):,.0f}",
+                f"{statistics.mean(r['uplink_bpp'] for r in group):.4g}",
+                f"{statistics.mean(r['downlink_bpp'] for r in group):.4g}",
+                f"{wrong:,.0f}",
+                str(len(group)),
+            ]
+        )
+    head = ["method", "accuracy", "best", "uplink bytes", "uplink bpp", "downlink bpp", "wrong positions", "seeds"]
+    return table(head, rows)
+
+
+def sweep(folder: str, column: str) -> Callable[[], str]:
+    def make() -> str:
+        rows = [
+            [
+                label,
+                percent(group, "accuracy"),
+                spread([100 * r["accuracy_by_view"].get("expected", r["accuracy"]) for r in group]),
+                percent(group, "best_accuracy"),
+                f"{statistics.mean(r['uplink_bpp'] for r in group):.4f}",
+                f"{group[0]['history'][1]['uplink_bpp']:.4f}",
+                f"{statistics.mean(r['history'][-1]['uplink_bpp'] for r in group):.4f}",
+                str(len(group)),
+            ]
+            for label, group in records(folder).items()
+        ]
+        head = [column, "thresholded", "expected", "best", "uplink bpp", "first round", "last round", "seeds"]
+        return table(head, rows)
+
+    return make
+
+
+def codecs() -> str:
+    path = RESULTS / "bench_codecs.json"
+    return codec_rows(json.loads(path.read_text()))
+
+
+def codec_rows(record: dict) -> str:
+    raise NotImplementedError
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "embedded": embedded,
+    "theta0": sweep("embedded/theta0", "theta0"),
+    "channel": sweep("embedded/channel", "channel"),
+    "finetune-lr": sweep("embedded/finetune-lr", "learning rate"),
+    "codecs": codecs,
+}
+
+
+def filled(text: str) -> str:
+    def replace(found: re.Match[str]) -> str:
+        return f"<!-- table: {found[1]} -->\n\n{TABLES[found[1]]()}\n\n<!-- end -->"
+
+    return re.sub(r"<!-- table: ([\w-]+) -->.*?<!-- end -->", replace, text, flags=re.DOTALL)
+
+
+def main() -> int:
+    stale = []
+    for name in DOCUMENTS:
+        path = ROOT / name
+        before = path.read_text()
+        after = filled(before)
+        if before != after:
+            stale.append(name)
+            if "--check" not in sys.argv:
+                path.write_text(after)
+    print("changed: " + ", ".join(stale) if stale else "all tables match their results")
+    return 1 if stale and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,5 @@
+"""``python -m deltamask``."""
+
+from deltamask.cli import main
+
+main()

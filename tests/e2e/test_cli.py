@@ -1,0 +1,121 @@
+"""The command line as a user types it: output, exit codes and errors that name the remedy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from deltamask import codecs
+
+
+def call(*words: str, stdin: str | None = None, code: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "deltamask", *words], input=stdin, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == code, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    return done.stdout if code == 0 else done.stderr
+
+
+SMALL = ["--set", "rounds=1", "--set", "clients=20", "--set", "participation=0.05", "--set", "head.epochs=1"]
+
+
+def test_help_and_version() -> None:
+    assert "compare" in call("--help")
+    assert "channel.codec" in call("run", "--help")
+    assert call("--version").strip() == "0.1.0"
+
+
+@pytest.mark.parametrize("kind", ["codecs", "methods", "models", "datasets", "downlinks", "presets", "settings"])
+def test_list(kind) -> None:
+    rows = json.loads(call("list", kind, "--json"))
+    assert rows
+    if kind == "codecs":
+        assert sorted(rows) == codecs.names()
+
+
+@pytest.mark.parametrize("codec", ["rice", "bfuse8", "context"])
+@pytest.mark.parametrize("png", [[], ["--png"]])
+def test_encode_inspect_decode(codec, png, tmp_path) -> None:
+    file, back = tmp_path / "payload", tmp_path / "back.npy"
+    text = "\n".join(str(i) for i in range(0, 10_000, 97))
+    facts = json.loads(
+        call("encode", "-", "--size", "10000", "--codec", codec, *png, "-o", str(file), "--json", stdin=text)
+    )
+    assert facts["bytes"] == file.stat().st_size
+    seen = json.loads(call("inspect", str(file), "--json", "--picture", str(tmp_path / "p.png")))
+    assert (seen["codec"], seen["entries"], seen["positions"]) == (codec, 104, 10_000)
+    assert seen["image"] == ("png" if png else "none")
+    assert (tmp_path / "p.png").read_bytes()[:4] == b"\x89PNG"
+    call("decode", str(file), "-o", str(back), "--size", "10000")
+    found = np.load(back)
+    assert set(range(0, 10_000, 97)) <= set(found.tolist())
+    if codecs.get(codec).exact:
+        assert found.size == 104
+        assert [int(line) for line in call("decode", str(file)).split()] == found.tolist()
+
+
+def test_run_export_apply(tmp_path) -> None:
+    out = tmp_path / "run"
+    record = json.loads(call("run", *SMALL, "--out", str(out), "--json"))
+    assert record["rounds"] == 1
+    for name in ("result.json", "rounds.jsonl", "mask.dmask", "report.md", "report.html", "checkpoint.safetensors"):
+        assert (out / name).stat().st_size > 0
+    assert "already holds a run" in call("run", *SMALL, "--out", str(out), code=2)
+    call("export", str(out), "-o", str(tmp_path / "m.dmask"))
+    assert (tmp_path / "m.dmask").read_bytes() == (out / "mask.dmask").read_bytes()
+    facts = json.loads(call("apply", str(tmp_path / "m.dmask"), "-o", str(tmp_path / "w.safetensors"), "--json"))
+    assert facts["bytes"] == (tmp_path / "w.safetensors").stat().st_size
+    seen = json.loads(call("inspect", str(out / "mask.dmask"), "--json"))
+    assert seen["frame"] == "adapter"
+    assert seen["masked_weights"] == 983_040
+
+
+def test_compare_makes_one_report(tmp_path) -> None:
+    out = tmp_path / "compare"
+    words = ["compare", *SMALL, "--out", str(out), "--methods", "deltamask,deltamask:paper,fedpm"]
+    table = call(*words)
+    assert "deltamask:paper" in table
+    text = (out / "report.md").read_text()
+    for label in ("deltamask", "deltamask:paper", "fedpm"):
+        assert f"| {label} |" in text
+    page = (out / "report.html").read_text()
+    assert "<svg" in page
+    assert "http://" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
+        "http://creativecommons.org", ""
+    )
+    assert "src=" not in page
+    assert json.loads(call(*words, "--resume", "--json"))["fedpm"]["method"] == "fedpm"
+
+
+def test_bench() -> None:
+    rows = json.loads(call("bench", "--size", "200000", "--json"))
+    assert sorted(r["codec"] for r in rows) == codecs.names()
+    assert all(r["wrong"] == 0 for r in rows if codecs.get(r["codec"]).exact)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "--set", "kappa=1"], "did you mean 'channel.kappa'"),
+        (["run", "none.toml"], "no file none.toml"),
+        (["compare", "--methods", "fedpn"], "did you mean 'fedpm'"),
+        (["compare", "--methods", ","], "--methods is empty"),
+        (["compare", "--methods", "deltamask:papr"], "did you mean 'paper'"),
+        (["list", "codec"], "did you mean 'codecs'"),
+        (["decode", "/nowhere"], "cannot read /nowhere"),
+        (["inspect", __file__], "unknown format id"),
+        (["export", "/nowhere", "-o", "x"], "after its first round"),
+        (["apply", __file__, "-o", "x"], "not a DeltaMask frame"),
+        (["encode", "-", "--size", "3", "-o", "/dev/null/x"], "expected 0 to 2"),
+        (["bench", "--rate", "2"], "rate is"),
+    ],
+)
+def test_errors_are_one_line_with_exit_code_2(words, message) -> None:
+    said = call(*words, stdin="5", code=2)
+    assert message in said
+    assert said.startswith("deltamask: ")
