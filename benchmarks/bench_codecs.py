@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from peers import Peer, peers
 from provenance import PEAK, Target, markdown_table, peak_mib, provenance, seconds, single_thread, write_json
-from rich.console import Console
+from reporting import cells, made_by, show_targets, targets_table, wide_console
 from rich.table import Table
 
 from deltamask import codecs
@@ -225,7 +225,6 @@ def to_markdown(report: dict[str, Any]) -> str:
     rows = [Row(**row) for row in report["rows"]]
     goals = [Target(**target) for target in report["targets"]]
     notes = [f"- {row.name}: {row.note}" for row in rows if row.note]
-    facts = [f"{name} {value}" for name, value in report["provenance"].items()]
     return "\n".join(
         [
             "# Codecs",
@@ -235,18 +234,15 @@ def to_markdown(report: dict[str, Any]) -> str:
             f"{report['entropy_bits_per_position']:.5f} bits/position. "
             f"Medians of {report['repeats']} calls on one thread. Memory: {report['peak']}.",
             "",
-            markdown_table(list(COLUMNS), [[cell(row) for cell in COLUMNS.values()] for row in rows]),
+            markdown_table(list(COLUMNS), cells(COLUMNS, rows)),
             "",
             *notes,
             "",
             "## Targets",
             "",
-            markdown_table(
-                ["what", "target", "measured", "met"],
-                [[goal.what, goal.target, goal.measured or "", goal.verdict] for goal in goals],
-            ),
+            targets_table(goals),
             "",
-            "Made by `python benchmarks/bench_codecs.py`: " + "; ".join(facts) + ".",
+            made_by("bench_codecs.py", report["provenance"]),
             "",
         ]
     )
@@ -254,7 +250,7 @@ def to_markdown(report: dict[str, Any]) -> str:
 
 def show(report: dict[str, Any]) -> None:
     """The report on the terminal."""
-    console = Console()
+    console = wide_console()
     table = Table(title=f"{report['count']} of {report['size']} positions")
     for i, name in enumerate(COLUMNS):
         table.add_column(name, justify="right" if i else "left", no_wrap=True)
@@ -262,11 +258,7 @@ def show(report: dict[str, Any]) -> None:
         row = Row(**entry)
         table.add_row(*(cell(row) for cell in COLUMNS.values()), style="dim" if row.peer else None)
     console.print(table)
-    goals = Table("what", "target", "measured", "met", title="Targets")
-    for entry in report["targets"]:
-        goal = Target(**entry)
-        goals.add_row(goal.what, goal.target, goal.measured, goal.verdict)
-    console.print(goals)
+    show_targets(console, [Target(**entry) for entry in report["targets"]])
 
 
 def _or(value: float | None, form: str) -> str:
