@@ -104,7 +104,7 @@ def main() -> None:
             "data": "Fashion-MNIST, 60,000 training images (Debian package dataset-fashion-mnist)",
             "test_accuracy": accuracy,
             "epochs": epoch + 1,
-            "settings": {k: str(v) if isinstance(v, Path) else v for k, v in vars(args).items()},
+            "settings": {k: v for k, v in vars(args).items() if k not in ("data", "out")},
             "seconds": round(time.time() - started),
             "torch": torch.__version__,
             "machine": platform.processor() or platform.machine(),

@@ -94,12 +94,25 @@ def sweep(folder: str, column: str) -> Callable[[], str]:
 
 
 def codecs() -> str:
-    path = RESULTS / "bench_codecs.json"
-    return codec_rows(json.loads(path.read_text()))
-
-
-def codec_rows(record: dict) -> str:
-    raise NotImplementedError
+    report = json.loads((RESULTS / "bench_codecs.json").read_text())
+    shown = ("context", "rans", "rice", "bfuse8", "bfuse8x3", "xor8", "blockfuse8", "bfuse16", "bloom", "bitmap")
+    by_name = {row["name"]: row for row in report["rows"]}
+    peers = [row["name"] for row in report["rows"] if row["peer"]]
+    rows = []
+    for name in (*(x for x in shown if x in by_name), *peers):
+        row = by_name[name]
+        decode = row["decode_ns_per_position"]
+        rows.append(
+            [
+                f"*{name}*" if row["peer"] else f"`{name}`",
+                f"{row['bits_per_position']:.4f}",
+                f"{row['over_entropy']:.3f}",
+                "" if row["wrong_positions"] is None else f"{row['wrong_positions']:,}",
+                f"{row['encode_ns_per_key']:.1f}",
+                "" if decode is None else f"{decode:.3g}",
+            ]
+        )
+    return table(["code", "bpp", "x entropy", "wrong positions", "encode, ns/key", "decode, ns/position"], rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {
