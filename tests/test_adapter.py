@@ -59,6 +59,28 @@ def test_applied_weights_are_the_thresholded_view(adapter) -> None:
     assert torch.equal(base[2][0].weight, model()[2][0].weight)
 
 
+class Tied(nn.Module):
+    """Its output layer comes first and shares its weight with the embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(8, 30, bias=False)
+        self.embedding = nn.Embedding(30, 8)
+        self.embedding.weight = self.out.weight
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.out(self.embedding(words))
+
+
+def test_a_shared_weight_is_masked_under_all_of_its_names() -> None:
+    masked, words = mask_model(Tied(), "all"), torch.arange(30)
+    theta = np.random.default_rng(0).random(240, np.float32)
+    tuned = Tied()
+    tuned.load_state_dict(Adapter.of(masked, theta, Head.init(1, 1, 0), 0, {}).apply(masked.module))
+    with masked.showing("thresholded", theta):
+        assert torch.equal(masked(words), tuned.requires_grad_(False)(words))
+
+
 def test_another_base_model_is_refused(adapter) -> None:
     base = model()
     with torch.no_grad():

@@ -175,5 +175,22 @@ def test_wrong_theta_and_wrong_estimator_are_refused() -> None:
     masked = mask_model(Conv(), "last:2")
     with pytest.raises(ConfigError, match="the model has 72"):
         masked.load_theta(np.zeros(3, np.float32))
+    for wrong in (np.nan, 1.5, -0.1):
+        theta = np.full(72, 0.5, np.float32)
+        theta[7] = wrong
+        with pytest.raises(ConfigError, match="expected 0 to 1"):
+            masked.load_theta(theta)
+        with pytest.raises(ConfigError, match="expected 0 to 1"), masked.showing("sampled", theta):
+            pass
+    masked.load_theta(np.broadcast_to(np.float32(0.5), 72))  # read-only
     with pytest.raises(ConfigError, match="ste is 'relaxed'"):
         mask_model(Conv(), ste="relaxed")  # type: ignore[arg-type]
+
+
+def test_modules_that_cannot_carry_a_mask_say_what_to_do() -> None:
+    with pytest.raises(ConfigError, match=r"0.weight is torch.bfloat16; .* module.float"):
+        mask_model(nn.Sequential(nn.Linear(3, 3)).bfloat16(), "all")
+    with pytest.raises(ConfigError, match="no shape yet"):
+        mask_model(nn.Sequential(nn.LazyLinear(3), nn.LazyLinear(3)), "last:1")
+    with pytest.raises(ConfigError, match="carries a mask already"):
+        mask_model(mask_model(Conv(), "all"), "all")

@@ -84,8 +84,40 @@ class SkipConnection(nn.Module):
         return y + first
 
 
-def test_a_model_that_needs_its_early_blocks_is_run_whole() -> None:
-    masked = mask_model(SkipConnection(), "last:2")
+class ByKeyword(SkipConnection):
+    """Hands its blocks their input by name."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(input=x)
+        return x
+
+
+class Pairs(nn.Module):
+    """Its blocks take and return two tensors."""
+
+    class Block(nn.Linear):
+        def forward(self, pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+            return super().forward(pair[0]), pair[1]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*[self.Block(8, 8) for _ in range(4)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.blocks((x, x))[0]
+
+
+class LeftOut(SkipConnection):
+    """Does not run its last blocks at all."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.blocks[0](x)
+
+
+@pytest.mark.parametrize("kind", [SkipConnection, ByKeyword, Pairs, LeftOut])
+def test_a_model_that_cannot_start_in_the_middle_is_run_whole(kind) -> None:
+    masked = mask_model(kind(), "last:2")
     prefix = Prefix(masked)
     data = Images(torch.randn(5, 8), torch.zeros(5, dtype=torch.long))
     with pytest.warns(UserWarning, match="without the prefix cache"):

@@ -110,13 +110,17 @@ class Adapter:
                 f"the mask was trained on the base model {self.model:016x}, this one is {found:016x}; "
                 "load the checkpoint that the run used, in the same precision"
             )
-        state = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+        tensors = module.state_dict(keep_vars=True)
+        state = {name: tensor.detach().clone() for name, tensor in tensors.items()}
         start = 0
         for name, shape in self.layers:
             stop = start + _count(shape)
             if name not in state or tuple(state[name].shape) != shape:
                 raise MismatchError(f"the base model has no weight {name} of shape {shape}")
-            state[name] *= torch.from_numpy(self.mask[start:stop].reshape(shape)).to(state[name].device)
+            mask = torch.from_numpy(self.mask[start:stop].reshape(shape)).to(state[name].device)
+            for other, tensor in tensors.items():
+                if tensor is tensors[name]:  # a shared weight is masked under all of its names
+                    state[other] *= mask
             start = stop
         return state
 

@@ -98,9 +98,14 @@ def choose_weights(module: nn.Module, blocks: str = "last:5") -> list[MaskedWeig
     whole module, and anything else is a pattern for parameter names in which ``*`` stands for anything
     (several with commas): ``"*.fc1.weight,*.fc2.weight"``.
     """
+    if isinstance(module, MaskedModel):
+        raise ConfigError("the model carries a mask already; mask the module inside, .module")
     candidates = list(_maskable(module))
     if not candidates:
         raise ConfigError(f"{type(module).__name__} has no linear or convolution weights to mask")
+    for name, parameter in candidates:
+        if isinstance(parameter, nn.UninitializedParameter):
+            raise ConfigError(f"weight {name} has no shape yet; run the module once before masking it")
     number = {}
     found = re.fullmatch(r"(first|last):(\d+)", blocks)
     if found:
@@ -155,7 +160,11 @@ class MaskedModel(nn.Module):
         self.ste: STE = ste
         self.num_masked = weights[-1].stop
         """d: the number of masked weights."""
-        flat = torch.cat([module.get_parameter(w.name).detach().float().reshape(-1) for w in weights])
+        for w in weights:
+            parameter = module.get_parameter(w.name)
+            if parameter.dtype != torch.float32:
+                raise ConfigError(f"weight {w.name} is {parameter.dtype}; masks need float32: module.float()")
+        flat = torch.cat([module.get_parameter(w.name).detach().reshape(-1) for w in weights])
         self.register_buffer("frozen", flat, persistent=False)
         self.frozen: Tensor
         self.scores = nn.Parameter(torch.full_like(flat, 3.0))
@@ -178,10 +187,8 @@ class MaskedModel(nn.Module):
 
     def load_theta(self, theta: NDArray[np.float32]) -> None:
         """Sets the scores to ``logit(theta)``."""
-        if theta.shape != (self.num_masked,):
-            raise ConfigError(f"theta has shape {theta.shape}; the model has {self.num_masked} masked weights")
         with torch.no_grad():
-            self.scores.copy_(torch.logit(torch.from_numpy(theta)))
+            self.scores.copy_(torch.logit(self._checked(theta)))
 
     def theta(self) -> NDArray[np.float32]:
         """The probabilities ``sigmoid(scores)``."""
@@ -199,7 +206,7 @@ class MaskedModel(nn.Module):
         ``thresholded`` keeps the weights with theta >= 1/2 (what is exported), ``expected`` scales each by theta,
         ``sampled`` draws one mask from ``key``, ``plain`` is the base model.
         """
-        p = torch.from_numpy(self.theta() if theta is None else theta).to(self.frozen.device)
+        p = self._checked(self.theta() if theta is None else theta).to(self.frozen.device)
         if view == "thresholded":
             flat = self.frozen * (p >= 0.5)
         elif view == "expected":
@@ -236,6 +243,14 @@ class MaskedModel(nn.Module):
         return functional_call(
             self.module, dict(zip((w.name for w in self.layers), tensors, strict=True)), args, kwargs
         )
+
+    def _checked(self, theta: NDArray[np.float32]) -> Tensor:
+        if theta.shape != (self.num_masked,):
+            raise ConfigError(f"theta has shape {theta.shape}; the model has {self.num_masked} masked weights")
+        # Written so that NaN fails too.
+        if theta.size and not (float(theta.min()) >= 0 and float(theta.max()) <= 1):
+            raise ConfigError(f"probabilities run from {theta.min()} to {theta.max()}; expected 0 to 1")
+        return torch.from_numpy(np.require(theta, np.float32, ["C", "W"]))
 
     def _draw(self, theta: Tensor, key: int) -> Tensor:
         if theta.device.type != "cpu":

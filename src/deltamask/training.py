@@ -66,16 +66,15 @@ class Prefix:
         for at in range(0, len(data), batch):
             images = data.images[at : at + batch]
             seen = self._record(images)
-            if at == 0:
-                if not self._agrees(images, seen):
-                    warnings.warn(
-                        "the model does not run from its first masked block alone; going on without the prefix cache",
-                        stacklevel=2,
-                    )
-                    self.usable = False
-                    return data
+            if seen is None or (at == 0 and not self._agrees(images, seen)):
+                warnings.warn(
+                    "the model does not run from its first masked block alone; going on without the prefix cache",
+                    stacklevel=2,
+                )
+                self.usable = False
+                return data
+            if kept is None:
                 kept = _room((len(data), *seen.shape[1:]), seen, file)
-            assert kept is not None  # noqa: S101 - for the type checker: set in the first turn
             kept[at : at + batch] = seen
         return Images(data.images, data.labels, kept)
 
@@ -86,15 +85,16 @@ class Prefix:
         with self._entering(data.activations[index]):
             return self.masked(data.images[index])
 
-    def _record(self, images: Tensor) -> Tensor:
-        seen: list[Tensor] = []
-        hook = self._entry.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    def _record(self, images: Tensor) -> Tensor | None:
+        """What enters the first masked block; none where that is not one tensor, given by position."""
+        seen: list[Any] = []
+        hook = self._entry.register_forward_pre_hook(lambda _, args: seen.append(args[0] if args else None))
         try:
             with self.masked.showing("plain"):
                 self.masked(images)
         finally:
             hook.remove()
-        return seen[0]
+        return seen[0] if seen and isinstance(seen[0], Tensor) else None
 
     def _agrees(self, images: Tensor, seen: Tensor) -> bool:
         with self.masked.showing("sampled", key=1):
