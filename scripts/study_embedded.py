@@ -15,19 +15,30 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from deltamask.config import load
+
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "embedded"
 
 STUDIES: dict[str, dict[str, list[str]]] = {
+    "lr": {
+        f"{rule}, {lr}": [f"aggregation.rule={rule}", f"train.lr={lr}"]
+        for rule in ("bayes", "control")
+        for lr in ("0.05", "0.1", "0.2", "0.4")
+    },
     "theta0": {v: [f"theta0={v}"] for v in ("0.5", "0.8", "0.9", "0.95", "0.99")},
-    "finetune-lr": {v: ["method=finetune", f"train.lr={v}"] for v in ("1e-4", "3e-4", "1e-3", "3e-3")},
+    "finetune-lr": {v: ["method=finetune", f"train.lr={v}"] for v in ("3e-4", "1e-3", "2e-3", "4e-3")},
     "channel": {
-        "coupled, bayes": [],
-        "coupled, bayes, kappa .8": ["channel.kappa=0.8"],
         "coupled, control": ["aggregation.rule=control"],
         "coupled, control, kappa .8": ["aggregation.rule=control", "channel.kappa=0.8"],
-        "independent, bayes": ["channel.sampling=independent"],
-        "independent, bayes, kappa .8": ["channel.sampling=independent", "channel.kappa=0.8"],
-        "shared, bayes": ["channel.sampling=shared"],
+        "coupled, bayes": ["aggregation.rule=bayes"],
+        "coupled, bayes, kappa .8": ["aggregation.rule=bayes", "channel.kappa=0.8"],
+        "independent, bayes": ["aggregation.rule=bayes", "channel.sampling=independent"],
+        "independent, bayes, kappa .8": [
+            "aggregation.rule=bayes",
+            "channel.sampling=independent",
+            "channel.kappa=0.8",
+        ],
+        "shared, bayes": ["aggregation.rule=bayes", "channel.sampling=shared"],
     },
     "compare": {
         "deltamask": [],
@@ -35,8 +46,18 @@ STUDIES: dict[str, dict[str, list[str]]] = {
         "fedpm": ["method=fedpm"],
         "finetune": ["method=finetune"],
         "linear-probe": ["method=linear-probe"],
+        "linear-probe, 60 rounds of 5 epochs": ["method=linear-probe", "rounds=60", "train.epochs=5"],
     },
 }
+
+
+def known(digest: str) -> dict | None:
+    """The result of the same settings in another study."""
+    for path in sorted(RESULTS.glob("*/*.json")):
+        record = json.loads(path.read_text())
+        if record["config_digest"] == digest:
+            return record
+    return None
 
 
 def one(folder: str, label: str, sets: list[str], seed: int) -> str:
@@ -45,7 +66,13 @@ def one(folder: str, label: str, sets: list[str], seed: int) -> str:
     path = RESULTS / folder / f"{name}-seed{seed}.json"
     if path.exists():
         return f"{path.name}: kept"
-    words = [word for item in [*sets, f"seed={seed}", "train.threads=1"] for word in ("--set", item)]
+    settings = [*sets, f"seed={seed}", "train.threads=1"]
+    words = [word for item in settings for word in ("--set", item)]
+    record = known(load(overrides=settings).digest())
+    if record is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(record | {"label": label}) + "\n")
+        return f"{path.name}: the same settings as elsewhere"
     work = Path("runs") / "study" / folder / f"{name}-seed{seed}"
     command = [sys.executable, "-m", "deltamask", "run", *words, "--out", str(work), "--resume", "--json"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from study_embedded import STUDIES
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 DOCUMENTS = ("README.md", "docs/embedded.md")
@@ -51,7 +53,7 @@ def per_answer(runs: list[dict], key: str) -> float:
 
 def embedded() -> str:
     rows = []
-    order = ("deltamask", "deltamask:paper", "fedpm", "finetune", "linear-probe")
+    order = STUDIES["compare"]
     runs = records("embedded/compare")
     for label in (x for x in order if x in runs):
         group = runs[label]
@@ -117,6 +119,7 @@ def codecs() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "embedded": embedded,
+    "lr": sweep("embedded/lr", "aggregation, learning rate"),
     "theta0": sweep("embedded/theta0", "theta0"),
     "channel": sweep("embedded/channel", "channel"),
     "finetune-lr": sweep("embedded/finetune-lr", "learning rate"),

@@ -61,9 +61,11 @@ def run(
     Example: `deltamask run --set rounds=5 --set channel.codec=bfuse8 --out runs/filter`
     """
     from deltamask import report
+    from deltamask.comparison import run_one
     from deltamask.config import load
 
-    record = _one_run(load(config, set_ or ()), out, resume, quiet=as_json)
+    settings = load(config, set_ or ())
+    record = run_one(settings, out, resume, as_json, settings.method)
     report.write_report(out, {record["method"]: record})
     if as_json:
         _print_json(record)
@@ -81,6 +83,9 @@ def compare(
     ] = "deltamask,deltamask:paper,fedpm,finetune,linear-probe",
     set_: Set = None,
     out: Annotated[Path, typer.Option(help="Folder; each method gets one of its own in it.")] = Path("runs/compare"),
+    jobs: Annotated[
+        int, typer.Option(help="Runs at a time, each on its share of the cores; 0: one for each core.")
+    ] = 0,
     resume: Resume = False,
     as_json: Json = False,
 ) -> None:
@@ -90,28 +95,27 @@ def compare(
     Example: `deltamask compare --methods deltamask,fedpm --set rounds=5`
     """
     from deltamask import report
+    from deltamask.comparison import run_all
     from deltamask.config import load
+    from deltamask.provenance import cores
     from deltamask.registry import members
 
     known = members("deltamask.methods", "METHOD")
-    runs = []
+    runs = {}
     for label in dict.fromkeys(part.strip() for part in methods.split(",") if part.strip()):
         name, _, preset = label.partition(":")
         if name not in known:
             raise unknown_name("method", name, known)
         chosen = [f"method={name}", *([f"preset={preset}"] if preset else [])]
-        runs.append((label, load(config, [*(set_ or ()), *chosen])))
+        runs[label] = (load(config, [*(set_ or ()), *chosen]), out / label.replace(":", "-"))
     if not runs:
         raise ConfigError("--methods is empty; name at least one, see `deltamask list methods`")
-    results = {}
-    for label, settings in runs:
-        folder = out / label.replace(":", "-")
-        results[label] = _one_run(settings, folder, resume, quiet=as_json, label=label)
+    results = run_all(runs, resume, as_json, jobs or min(cores(), len(runs)))
     report.write_report(out, results)
     if as_json:
         _print_json(results)
         return
-    first = runs[0][0]
+    first = next(iter(runs))
     _show_table(f"{first}, round by round", report.ROUNDS, report.round_rows(results[first]))
     _show_table(f"{first}, time", ("stage", "seconds", "share"), report.stage_rows(results[first]))
     _show_table("Methods", report.COMPARISON, report.comparison_rows(results))
@@ -313,21 +317,6 @@ def main() -> None:
     except KeyboardInterrupt:
         console.print("interrupted; --resume continues a run from its last whole round")
         sys.exit(130)
-
-
-def _one_run(config: Any, out: Path, resume: bool, *, quiet: bool, label: str | None = None) -> dict[str, Any]:
-    from deltamask.live import Live
-    from deltamask.report import load_result
-    from deltamask.simulate import is_finished
-    from deltamask.simulate import run as simulate
-
-    if resume and is_finished(config, out):
-        return load_result(out)
-    with Live(label or config.method, config.rounds, quiet=quiet) as live:
-        result = simulate(config, out, resume=resume, listener=live)
-    if result.has_mask:
-        result.adapter().save(out / "mask.dmask")
-    return result.record
 
 
 def _escape(text: str) -> str:

@@ -30,7 +30,7 @@ class TrainSettings(_Section):
     """Local training."""
 
     epochs: int = Field(1, ge=1, description="local epochs E of a round")
-    batch: int = Field(64, ge=1, description="images in a batch")
+    batch: int = Field(16, ge=1, description="images in a batch; the paper has 64")
     lr: float | None = Field(None, gt=0, description="Adam's learning rate; none: the method's own default")
     ste: Literal["identity", "expected"] = Field("identity", description="straight-through gradient (decision 11)")
     prefix_cache: bool = Field(True, description="compute the frozen blocks in front of the masks only once")
@@ -40,8 +40,9 @@ class TrainSettings(_Section):
 class HeadSettings(_Section):
     """The classifier, trained in one federated round of linear probing and then frozen."""
 
-    epochs: int = Field(10, ge=1, description="local epochs of the probing round")
-    lr: float = Field(0.01, gt=0, description="Adam's learning rate of the probing round")
+    epochs: int = Field(50, ge=1, description="local epochs of the probing round")
+    batch: int = Field(64, ge=1, description="images in a batch of the probing round")
+    lr: float = Field(0.02, gt=0, description="Adam's learning rate of the probing round")
 
 
 class ChannelSettings(_Section):

@@ -16,9 +16,9 @@ __all__ = ["Live"]
 
 
 class Live(Listener):
-    """Shows a run on standard error; ``quiet`` shows nothing."""
+    """Shows a run on standard error; ``quiet`` shows nothing, and without ``bar`` there are lines alone."""
 
-    def __init__(self, label: str, rounds: int, *, quiet: bool = False) -> None:
+    def __init__(self, label: str, rounds: int, *, quiet: bool = False, bar: bool = True) -> None:
         self.console = Console(stderr=True, quiet=quiet)
         if not self.console.is_terminal:
             self.console.width = 120
@@ -36,7 +36,7 @@ class Live(Listener):
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=self.console,
-            disable=quiet or not self.console.is_terminal,
+            disable=quiet or not bar or not self.console.is_terminal,
             transient=True,
         )
         self.bar = self.progress.add_task(label, total=rounds, note="loading data and model")
@@ -74,8 +74,9 @@ class Live(Listener):
         views = ("thresholded", "expected", "sampled")
         parts = [f"{v} {100 * record[f'accuracy_{v}']:.1f}%" for v in views if f"accuracy_{v}" in record]
         seconds = sum(record["stages"].values())
+        accuracy = "  ".join(parts) or f"{100 * record['accuracy']:.1f}%"
         self.console.print(
-            f"  round {self.done:>3}/{self.rounds}  {'  '.join(parts) or '%.1f%%' % (100 * record['accuracy'])}"
+            f"  {self.label}  round {self.done:>3}/{self.rounds}  {accuracy}"
             f"  up {record['uplink_bpp']:.4f} bpp  down {record['downlink_bpp']:.3f} bpp"
             f"  wrong {record['wrong_positions']:,}  {seconds:.1f} s",
             highlight=False,

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-__all__ = ["provenance"]
+__all__ = ["cores", "provenance"]
 
 _PACKAGES = ("deltamask", "torch", "numpy", "numba", "safetensors", "scikit-learn")
 
 
-@cache
 def provenance() -> dict[str, Any]:
     """Versions of what computes, the commit of a source checkout and the machine."""
     import torch
@@ -26,7 +25,8 @@ def provenance() -> dict[str, Any]:
         "commit": _commit(),
         "hardware": {
             "cpu": _cpu(),
-            "cores": len(_affinity()),
+            "cores": cores(),
+            "threads": torch.get_num_threads(),
             "memory_gib": _memory_gib(),
             "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
             "platform": platform.platform(),
@@ -67,17 +67,12 @@ def _cpu() -> str:
     return platform.processor() or platform.machine()
 
 
-def _affinity() -> set[int]:
-    import os
-
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
+def cores() -> int:
+    """How many CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _memory_gib() -> float | None:
-    import os
-
     try:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
     except (AttributeError, OSError, ValueError):

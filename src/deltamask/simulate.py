@@ -1,14 +1,14 @@
 """A method over many clients in one process, resumable after every round.
 
-The output folder holds ``rounds.jsonl`` (a line for each round), ``result.json`` (everything, at the end) and
-``checkpoint.safetensors`` (the state after the last whole round, replaced in one step). A killed run goes on
-from there with bit-identical results; ``rounds.jsonl`` is rewritten from the checkpoint.
+The output folder holds ``rounds.jsonl`` (a line for each round), ``checkpoint.safetensors`` (the state after the
+last whole round, replaced in one step) and, at the end, ``mask.dmask`` (the trained mask) and ``result.json``
+(everything). A killed run goes on from its checkpoint with bit-identical results.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -35,6 +35,7 @@ from deltamask.wire import SERVER
 __all__ = ["CHECKPOINT", "Listener", "Result", "is_finished", "load_run", "run"]
 
 CHECKPOINT = "checkpoint.safetensors"
+MASK = "mask.dmask"
 
 
 class Listener:
@@ -119,10 +120,14 @@ def run(config: Config, out: Path | None = None, *, resume: bool = False, listen
             _save_checkpoint(out / CHECKPOINT, config, task, state, history, head_bytes, seconds)
             _write_lines(out / "rounds.jsonl", history)
         listener.round(record)
+    result = Result({"history": history}, task, method, state)
     summary = _summary(config, task, method, history, head_bytes, before + perf_counter() - started)
     if out is not None:
+        if result.has_mask:
+            result.adapter().save(out / MASK)
+        # Last of all: where there is a result, there is everything.
         write_atomically(out / "result.json", (json.dumps(summary, indent=1) + "\n").encode())
-    return Result(summary, task, method, state)
+    return replace(result, record=summary)
 
 
 def is_finished(config: Config, out: Path) -> bool:
@@ -148,7 +153,7 @@ def _probe_head(task: Task) -> tuple[int, int]:
     """One federated round of linear probing over all clients; leaves the head in ``task``. (up, down) bytes."""
     method: Method = member("method", "deltamask.methods", "METHOD", "linear-probe")(task)
     settings = task.config.head
-    method.training = LocalTraining(settings.epochs, task.config.train.batch, settings.lr)
+    method.training = LocalTraining(settings.epochs, settings.batch, settings.lr)
     state, traffic = federated_round(method, method.init(), range(len(task.clients)), task.clients)
     task.head = method.head(state)
     final = method.seal("head", SERVER, 0, heads.to_bytes(task.head))

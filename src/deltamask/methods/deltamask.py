@@ -28,12 +28,14 @@ class MaskMethod(Method):
 
     lr = 0.1
     views = ("thresholded", "expected", "sampled")
-    kind: str
+    knows_server_masks = False
+    """Whether each answer is told against an m_g that the server knows: what a control variate needs."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         settings = self.config.aggregation
-        self.rule = Aggregation(settings.rule, settings.estimator, settings.adds, settings.prior, settings.clip)
+        rule = settings.rule if self.knows_server_masks else "bayes"
+        self.rule = Aggregation(rule, settings.estimator, settings.adds, settings.prior, settings.clip)
         self.downlink = member("downlink", "deltamask.downlink", "DOWNLINK", self.config.downlink.kind)
 
     def init(self) -> State:
@@ -66,6 +68,7 @@ class DeltaMask(MaskMethod):
     """The paper's method and its improvements: `DeltaChannel` decides which."""
 
     summary = "stochastic masks, changed positions through a set codec"
+    knows_server_masks = True
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)

@@ -18,7 +18,7 @@ class LinearProbe(Method):
     """Only the classifier is trained and sent."""
 
     summary = "the classifier alone, on frozen features"
-    lr = 0.01
+    lr = 0.03
 
     def init(self) -> State:
         return State(0, {"weight": self.task.head.weight, "bias": self.task.head.bias})
