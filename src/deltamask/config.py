@@ -34,6 +34,7 @@ class TrainSettings(_Section):
     lr: float | None = Field(None, gt=0, description="Adam's learning rate; none: the method's own default")
     ste: Literal["identity", "expected"] = Field("identity", description="straight-through gradient (decision 11)")
     prefix_cache: bool = Field(True, description="compute the frozen blocks in front of the masks only once")
+    cache_dir: str | None = Field(None, description="keep their activations in files of this folder, not in memory")
     threads: int = Field(0, ge=0, description="CPU threads of training; 0: what torch chooses")
 
 
@@ -98,8 +99,9 @@ class Config(_Section):
     downlink: DownlinkSettings = DownlinkSettings()
 
     def digest(self) -> str:
-        """Sixteen hex digits that change with any setting."""
-        return hashlib.sha256(json.dumps(self.model_dump(), sort_keys=True).encode()).hexdigest()[:16]
+        """Sixteen hex digits that change with any setting that can change a result."""
+        settings = self.model_dump(exclude={"train": {"cache_dir"}})
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from deltamask.config import Config
 from deltamask.datasets import partition
+from deltamask.errors import ConfigError
 from deltamask.heads import Head
 from deltamask.masking import MaskedModel, mask_model
 from deltamask.registry import member
@@ -70,8 +72,24 @@ def build(config: Config) -> Task:
     prefix = Prefix(masked, enabled=config.train.prefix_cache)
     parts = partition.split(train.labels.numpy(), config.clients, config.partition, config.seed)
     indices = [torch.from_numpy(p) for p in parts]
-    clients = [prefix.keep(Images(train.images[i], train.labels[i])) for i in indices]
+    clients = [
+        prefix.keep(Images(train.images[i], train.labels[i]), file=_cache_file(config, f"client-{k}"))
+        for k, i in enumerate(indices)
+    ]
     classes = int(np.max(train.labels.numpy())) + 1
     features = int(module.feature_size)
+    kept_test = prefix.keep(test, file=_cache_file(config, "test"))
     head = Head.init(classes, features, config.seed)
-    return Task(config, masked, prefix, clients, prefix.keep(test), classes, features, masked.fingerprint(), head)
+    return Task(config, masked, prefix, clients, kept_test, classes, features, masked.fingerprint(), head)
+
+
+def _cache_file(config: Config, name: str) -> Path | None:
+    """Where the activations of one set of images are kept, if not in memory."""
+    if config.train.cache_dir is None:
+        return None
+    folder = Path(config.train.cache_dir) / config.digest()  # other runs may be reading theirs
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"train.cache_dir is {folder}: {error.strerror}") from None
+    return folder / f"{name}.npy"

@@ -131,6 +131,13 @@ def test_the_exported_mask_is_the_evaluated_model(finished, tmp_path) -> None:
     assert float(hits) / len(test) == result.record["accuracy_by_view"]["thresholded"]
 
 
+def test_activations_on_disk_change_nothing(finished, tmp_path) -> None:
+    _, result = finished
+    again = deltamask.run({**SMALL, "train.cache_dir": str(tmp_path / "cache")})
+    assert np.array_equal(again.state.arrays["theta"], result.state.arrays["theta"])
+    assert len(list((tmp_path / "cache").rglob("*.npy"))) == 11
+
+
 def test_no_rounds_is_the_probed_classifier() -> None:
     result = deltamask.run({**SMALL, "rounds": 0})
     assert result.record["accuracy"] == result.record["linear_head_accuracy"]
