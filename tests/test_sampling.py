@@ -96,6 +96,9 @@ def test_flips_are_the_xor_of_the_two_masks(mode: sampling.Mode) -> None:
     keys = sampling.Keys.of(mode, 4, 5, 6)
     want = np.flatnonzero(sampling.mask(keys.server, g) != sampling.mask(keys.client, k))
     assert np.array_equal(sampling.flips(keys, g, k), want)
+    theta_g, theta_k = (x.astype(np.float32) / np.float32(2**31) for x in (g, k))
+    limits = sampling.thresholds(theta_g), sampling.thresholds(theta_k)
+    assert np.array_equal(sampling.flips(keys, theta_g, theta_k), sampling.flips(keys, *limits))
 
 
 @pytest.mark.parametrize("mode", ["coupled", "independent"])
@@ -145,5 +148,10 @@ def test_permutation_is_one() -> None:
 
 
 def test_lengths_must_agree() -> None:
+    keys, half = sampling.Keys(1, 1), np.full(3, 0.5, np.float32)
+    with pytest.raises(ConfigError, match="1 of 6 probabilities"):
+        sampling.flips(keys, half, np.array([0.5, np.nan, 1], np.float32))
+    with pytest.raises(ConfigError, match="theta_k float64"):
+        sampling.flips(keys, half, np.full(3, 0.5))
     with pytest.raises(ConfigError, match="theta_g has 3"):
         sampling.flips(sampling.Keys(1, 1), np.zeros(3, np.uint32), np.zeros(4, np.uint32))

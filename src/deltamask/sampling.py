@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,16 +78,12 @@ class Keys:
 
 def thresholds(theta: NDArray[np.float32]) -> NDArray[np.uint32]:
     """``floor(theta * 2**31 + 1/2)``: 0 is never, 2**31 always."""
-    if theta.size and not (float(theta.min()) >= 0 and float(theta.max()) <= 1):
-        raise ConfigError(f"probabilities run from {theta.min()} to {theta.max()}; expected 0 to 1")
+    theta = np.ascontiguousarray(theta, np.float32)
     out = np.empty(theta.size, np.uint32)
-
-    def part(start: int, stop: int) -> None:
-        for at in range(start, stop, 1 << 16):  # a small float64 intermediate, whatever the length
-            span = slice(at, min(at + (1 << 16), stop))
-            out[span] = theta[span].astype(np.float64) * 2.0**31 + 0.5
-
-    over_chunks(part, theta.size)
+    wrong: list[int] = []
+    over_chunks(lambda a, b: wrong.append(draws.to_thresholds(theta[a:b], out[a:b])), theta.size)
+    if any(wrong):
+        raise ConfigError(f"{sum(wrong)} of {theta.size} probabilities are not within 0 to 1; expected 0 to 1")
     return out
 
 
@@ -106,14 +102,20 @@ def mask(key: int, limits: NDArray[np.uint32]) -> NDArray[np.uint8]:
     return out
 
 
-def flips(keys: Keys, server: NDArray[np.uint32], client: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """The sorted positions at which m_g and m_k differ, for thresholds of theta_g and theta_k."""
+def flips(keys: Keys, server: NDArray[Any], client: NDArray[Any]) -> NDArray[np.uint32]:
+    """The sorted positions at which m_g and m_k differ, for theta_g and theta_k (float32) or their thresholds."""
     if server.shape != client.shape:
         raise ConfigError(f"theta_g has {server.size} probabilities, theta_k {client.size}")
+    if {server.dtype, client.dtype} - {np.dtype(np.float32), np.dtype(np.uint32)}:
+        raise ConfigError(
+            f"theta_g is {server.dtype}, theta_k {client.dtype}; expected float32, or uint32 thresholds"
+        )
     room = server.size // 16 + 1024
     while True:
         out = np.empty(room, np.uint32)
-        found = draws.draw_flips(np.uint64(keys.server), server, np.uint64(keys.client), client, out)
+        found, wrong = draws.draw_flips(np.uint64(keys.server), server, np.uint64(keys.client), client, out)
+        if wrong:
+            raise ConfigError(f"{wrong} of {2 * server.size} probabilities are not within 0 to 1; expected 0 to 1")
         if found <= room:
             return out[:found].copy()
         room = found

@@ -70,8 +70,7 @@ class DeltaChannel:
     ) -> bytes:
         """The client's side: the payload of a sample of Bern(theta_k), given what both sides know."""
         keys = Keys.of(self.sampling, seed, client, round)
-        limits = sampling.thresholds(theta_g)
-        flips = sampling.flips(keys, limits, sampling.thresholds(theta_k))
+        flips = sampling.flips(keys, theta_g, theta_k)
         kappa = self.kappa.at(round, rounds)
         if kappa < 1 or self.budget_bytes:
             order = derive(seed, "selection", client, round)
@@ -80,10 +79,11 @@ class DeltaChannel:
                 kept = top(flips, kappa)
                 flips = kept if not self.budget_bytes else flips[: kept.size]
         codec = codecs.get(self.codec)
-        context = self._context(limits, keys)
+        size = theta_g.size
+        context = self._context(sampling.thresholds(theta_g), keys) if codec.uses_context else None
 
         def payload(positions: NDArray[np.uint32]) -> bytes:
-            data = codec.encode(positions, limits.size, context)
+            data = codec.encode(positions, size, context)
             if self.image == "none":
                 return data
             return images.wrap(data, codec, level=self.deflate_level, huffman_only=self.huffman_only)

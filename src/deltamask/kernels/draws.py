@@ -6,8 +6,12 @@ bits. Position i of a mask is set when its word is below the integer threshold o
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba as nb
 import numpy as np
+from numba import types
+from numba.extending import overload
 from numpy.typing import NDArray
 
 from deltamask.kernels.mix import mix64
@@ -20,6 +24,7 @@ __all__ = [
     "masked_weights",
     "move_votes",
     "theta_context",
+    "to_thresholds",
 ]
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -34,6 +39,19 @@ _LAST_BIN = np.uint32(15)
 
 _U32 = NDArray[np.uint32]
 _U8 = NDArray[np.uint8]
+
+
+@nb.njit(cache=True, nogil=True)
+def to_thresholds(theta: NDArray[np.float32], out: _U32) -> int:
+    """``out = floor(theta * 2**31 + 1/2)``; how many of ``theta`` are no probabilities, which leaves theirs at 0."""
+    wrong = 0
+    for i in range(out.size):
+        p = np.float64(theta[i])
+        good = (p >= 0.0) & (p <= 1.0)  # false for a NaN
+        # Through int64, whose conversion is one vector instruction; in range, so that nothing is undefined.
+        out[i] = np.uint32(np.int64((p if good else 0.0) * _SCALE + _HALF))
+        wrong += not good
+    return wrong
 
 
 @nb.njit(cache=True, nogil=True)
@@ -90,22 +108,48 @@ def move_votes(
         votes[i] += -1 if word < thresholds[i] else 1
 
 
-@nb.njit(cache=True, nogil=True)
-def draw_flips(key_a: np.uint64, a: _U32, key_b: np.uint64, b: _U32, out: _U32) -> int:
-    """The positions at which the masks (key_a, a) and (key_b, b) differ, as many as ``out`` holds; returns how many.
+def _limits(part: Any, room: Any) -> Any:
+    """Thresholds of a chunk: themselves, or made from probabilities in ``room``. (thresholds, wrong ones)"""
 
-    One key for both masks is the coupled case, which needs each word once.
+
+@overload(_limits)
+def _limits_by_type(part: Any, room: Any) -> Any:
+    if part.dtype is types.float32:
+
+        def from_probabilities(part: Any, room: Any) -> Any:
+            wrong = to_thresholds(part, room[: part.size])
+            return room[: part.size], wrong
+
+        return from_probabilities
+
+    def as_they_are(part: Any, room: Any) -> Any:
+        return part, 0
+
+    return as_they_are
+
+
+@nb.njit(cache=True, nogil=True)
+def draw_flips(key_a: np.uint64, a: NDArray[Any], key_b: np.uint64, b: NDArray[Any], out: _U32) -> tuple[int, int]:
+    """The positions at which the masks (key_a, a) and (key_b, b) differ, as many as ``out`` holds.
+
+    ``a`` and ``b`` are thresholds or float32 probabilities, which become thresholds chunk by chunk, in the cache.
+    Returns how many there are, and how many probabilities are none. One key for both masks is the coupled case,
+    which needs each word once.
     """
     flags = np.empty(_CHUNK, np.uint8)
     words = flags.view(np.uint64)
+    room_a = np.empty(_CHUNK, np.uint32)
+    room_b = np.empty(_CHUNK, np.uint32)
     found = 0
+    wrong = 0
     for start in range(0, a.size, _CHUNK):
         n = min(_CHUNK, a.size - start)
         flags[n:] = 0
         base_a = key_a + np.uint64(start // 2) * _STEP
         base_b = key_b + np.uint64(start // 2) * _STEP
-        ta = a[start : start + n]
-        tb = b[start : start + n]
+        ta, wrong_a = _limits(a[start : start + n], room_a)
+        tb, wrong_b = _limits(b[start : start + n], room_b)
+        wrong += wrong_a + wrong_b
         if key_a == key_b:
             for j in range(n // 2):
                 h = mix64(base_a + np.uint64(j) * _STEP)
@@ -117,16 +161,18 @@ def draw_flips(key_a: np.uint64, a: _U32, key_b: np.uint64, b: _U32, out: _U32) 
             for j in range(n // 2):
                 h = mix64(base_a + np.uint64(j) * _STEP)
                 g = mix64(base_b + np.uint64(j) * _STEP)
-                flags[2 * j] = (np.uint32((h >> _ONE) & _LOW) < ta[2 * j]) != (
-                    np.uint32((g >> _ONE) & _LOW) < tb[2 * j]
-                )
-                flags[2 * j + 1] = (np.uint32(h >> _HIGH_SHIFT) < ta[2 * j + 1]) != (
-                    np.uint32(g >> _HIGH_SHIFT) < tb[2 * j + 1]
-                )
+                even_a = np.uint32((h >> _ONE) & _LOW) < ta[2 * j]
+                even_b = np.uint32((g >> _ONE) & _LOW) < tb[2 * j]
+                flags[2 * j] = even_a != even_b
+                odd_a = np.uint32(h >> _HIGH_SHIFT) < ta[2 * j + 1]
+                odd_b = np.uint32(g >> _HIGH_SHIFT) < tb[2 * j + 1]
+                flags[2 * j + 1] = odd_a != odd_b
         if n % 2:
             h = mix64(base_a + np.uint64(n // 2) * _STEP)
             g = mix64(base_b + np.uint64(n // 2) * _STEP)
-            flags[n - 1] = (np.uint32((h >> _ONE) & _LOW) < ta[n - 1]) != (np.uint32((g >> _ONE) & _LOW) < tb[n - 1])
+            last_a = np.uint32((h >> _ONE) & _LOW) < ta[n - 1]
+            last_b = np.uint32((g >> _ONE) & _LOW) < tb[n - 1]
+            flags[n - 1] = last_a != last_b
         for w in range((n + 7) // 8):
             if words[w]:
                 for i in range(8 * w, 8 * w + 8):
@@ -134,7 +180,7 @@ def draw_flips(key_a: np.uint64, a: _U32, key_b: np.uint64, b: _U32, out: _U32) 
                         if found < out.size:
                             out[found] = start + i
                         found += 1
-    return found
+    return found, wrong
 
 
 @nb.njit(cache=True, nogil=True)
