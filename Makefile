@@ -25,10 +25,10 @@ run: $(VENV)/.demo
 	$(BIN)/deltamask compare --out $(OUT) --resume $(ARGS)
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(ARGS)
 
 test-all: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -n $(JOBS) -m "slow or not slow" $(ARGS)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "slow or not slow" $(ARGS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -8,6 +8,7 @@ from time import perf_counter
 import numpy as np
 
 from deltamask import codecs, sampling
+from deltamask.codecs.base import DEFAULT_LIMIT
 from deltamask.errors import ConfigError
 
 __all__ = ["COLUMNS", "measure"]
@@ -17,8 +18,10 @@ COLUMNS = ("codec", "bytes", "bits/key", "bpp", "x entropy", "in ns/key", "out n
 
 def measure(size: int, rate: float, repeats: int = 3) -> list[dict[str, str | int | float]]:
     """For every codec the best of ``repeats`` round trips of one random set."""
-    if not (0 < rate < 1 and 0 < size <= 2**32):
-        raise ConfigError(f"size is {size}, rate {rate}; expected 1 to 2**32 positions and a rate between 0 and 1")
+    if not 0 < size <= DEFAULT_LIMIT:
+        raise ConfigError(f"size is {size}; expected 1 to {DEFAULT_LIMIT}")
+    if not 0 < rate < 1:
+        raise ConfigError(f"rate is {rate}; expected a number between 0 and 1")
     limits = np.full(size, round(rate * 2**31), np.uint32)
     keys = np.flatnonzero(sampling.mask(1, limits)).astype(np.uint32)
     if not keys.size:

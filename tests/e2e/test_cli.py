@@ -108,7 +108,8 @@ def test_bench() -> None:
         (["compare", "--methods", "deltamask:papr"], "did you mean 'paper'"),
         (["list", "codec"], "did you mean 'codecs'"),
         (["decode", "/nowhere"], "cannot read /nowhere"),
-        (["inspect", __file__], "unknown format id"),
+        (["inspect", __file__], "rans: "),  # a quotation mark is its format id
+        (["inspect", "pyproject.toml"], "unknown format id"),
         (["export", "/nowhere", "-o", "x"], "after its first round"),
         (["apply", __file__, "-o", "x"], "not a DeltaMask frame"),
         (["encode", "-", "--size", "3", "-o", "/dev/null/x"], "expected 0 to 2"),

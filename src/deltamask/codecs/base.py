@@ -117,7 +117,11 @@ class Codec(ABC):
         that a payload can cost. Without it anything up to 2**28 positions is taken.
         """
         reader = Reader(bytes(data), self.name)
-        count, found = self.header(reader, size)
+        count, found = self.header(reader)
+        if size is None and found > DEFAULT_LIMIT:
+            raise LimitError(f"{self.name}: {found} positions; pass size= to decode more than {DEFAULT_LIMIT}")
+        if size is not None and found != size:
+            raise MismatchError(f"{self.name}: the payload has {found} positions, expected {size}")
         if context is not None and len(context) != found:
             raise MismatchError(f"{self.name}: the payload has {found} positions, the context {len(context)}")
         out = self.unpack(reader, count, found, context if self.uses_context else None)
@@ -138,17 +142,13 @@ class Codec(ABC):
         self.header(reader)
         return reader.at
 
-    def header(self, reader: Reader, size: int | None = None) -> tuple[int, int]:
-        """Reads the common header: (count, size), checked against the format and the expected ``size``."""
+    def header(self, reader: Reader) -> tuple[int, int]:
+        """Reads the common header: (count, size). What it announces is still to be checked."""
         got = reader.uint(1)
         if got != self.format_id:
             raise MismatchError(f"{self.name}: format id {got}, expected {self.format_id}")
-        found = reader.varint(MAX_SIZE)
-        if size is None and found > DEFAULT_LIMIT:
-            raise LimitError(f"{self.name}: {found} positions; pass size= to decode more than {DEFAULT_LIMIT}")
-        if size is not None and found != size:
-            raise MismatchError(f"{self.name}: the payload has {found} positions, expected {size}")
-        return reader.varint(found), found
+        size = reader.varint(MAX_SIZE)
+        return reader.varint(size), size
 
 
 def index_dtype(size: int) -> type[np.uint32] | type[np.uint64]:
