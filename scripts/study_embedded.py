@@ -20,16 +20,12 @@ from deltamask.config import load
 RESULTS = Path(__file__).resolve().parent.parent / "results" / "embedded"
 
 STUDIES: dict[str, dict[str, list[str]]] = {
-    "lr": {
-        f"{rule}, {lr}": [f"aggregation.rule={rule}", f"train.lr={lr}"]
-        for rule in ("bayes", "control")
-        for lr in ("0.05", "0.1", "0.2", "0.4")
-    },
+    "score-lr": {v: [f"train.score_lr={v}"] for v in ("0.05", "0.1", "0.2", "0.4")},
     "theta0": {v: [f"theta0={v}"] for v in ("0.5", "0.8", "0.9", "0.95", "0.99")},
     "finetune-lr": {v: ["method=finetune", f"train.lr={v}"] for v in ("3e-4", "1e-3", "2e-3", "4e-3")},
     "channel": {
-        "coupled, control": ["aggregation.rule=control"],
-        "coupled, control, kappa .8": ["aggregation.rule=control", "channel.kappa=0.8"],
+        "coupled, control": [],
+        "coupled, control, kappa .8": ["channel.kappa=0.8"],
         "coupled, bayes": ["aggregation.rule=bayes"],
         "coupled, bayes, kappa .8": ["aggregation.rule=bayes", "channel.kappa=0.8"],
         "independent, bayes": ["aggregation.rule=bayes", "channel.sampling=independent"],

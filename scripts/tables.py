@@ -119,7 +119,7 @@ def codecs() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "embedded": embedded,
-    "lr": sweep("embedded/lr", "aggregation, learning rate"),
+    "score-lr": sweep("embedded/score-lr", "learning rate of the scores"),
     "theta0": sweep("embedded/theta0", "theta0"),
     "channel": sweep("embedded/channel", "channel"),
     "finetune-lr": sweep("embedded/finetune-lr", "learning rate"),

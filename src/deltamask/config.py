@@ -31,7 +31,8 @@ class TrainSettings(_Section):
 
     epochs: int = Field(1, ge=1, description="local epochs E of a round")
     batch: int = Field(16, ge=1, description="images in a batch; the paper has 64")
-    lr: float | None = Field(None, gt=0, description="Adam's learning rate; none: the method's own default")
+    lr: float | None = Field(None, gt=0, description="Adam's learning rate on weights; none: the method's own")
+    score_lr: float = Field(0.2, gt=0, description="Adam's learning rate on mask scores; the paper has 0.1")
     ste: Literal["identity", "expected"] = Field("identity", description="straight-through gradient (decision 11)")
     prefix_cache: bool = Field(True, description="compute the frozen blocks in front of the masks only once")
     cache_dir: str | None = Field(None, description="keep their activations in files of this folder, not in memory")
@@ -107,6 +108,7 @@ class Config(_Section):
 PRESETS: dict[str, dict[str, Any]] = {
     "exact": {},
     "paper": {
+        "train.score_lr": 0.1,
         "channel.codec": "bfuse8",
         "channel.image": "png",
         "channel.sampling": "independent",

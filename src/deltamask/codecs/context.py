@@ -42,9 +42,10 @@ class Context(Codec):
         """The counts of the classes and the code of their members' ranks."""
         if len(indices) in (0, size):
             return b""
-        sizes = None if context is None else _census(context)
-        if context is None or sizes is None:
+        quarters = None if context is None else _census(context)
+        if context is None or quarters is None:
             return bytes(_SUM) + pack_lists([(smaller_side(indices, size), size)])
+        sizes = quarters.sum(0)
         members = np.bincount(context[indices], minlength=256)
         split = _Split(sizes, members)
         ranks = np.empty(split.starts[-1], index_dtype(size))
@@ -60,16 +61,17 @@ class Context(Codec):
         dtype = index_dtype(size)
         if count in (0, size):
             return np.arange(count, dtype=dtype)
-        sizes = None if context is None else _census(context)
-        expected = bytes(_SUM) if context is None or sizes is None else _checksum(context)
+        quarters = None if context is None else _census(context)
+        expected = bytes(_SUM) if context is None or quarters is None else _checksum(context)
         found = reader.take(_SUM)
         if found != expected:
             raise MismatchError(
                 f"{self.name}: the sender's context has checksum {found.hex()}, the one given here {expected.hex()}"
             )
-        if context is None or sizes is None:
+        if context is None or quarters is None:
             (keys,) = unpack_lists(reader, [(min(count, size - count), size)], dtype)
             return restore(keys, count, size)
+        sizes = quarters.sum(0)
         members = np.zeros(256, np.int64)
         occurring = np.flatnonzero(sizes)
         left = count
@@ -82,7 +84,7 @@ class Context(Codec):
         split = _Split(sizes, members)
         ranks = np.concatenate(unpack_lists(reader, split.shapes(), dtype))
         keys = np.empty(len(ranks), dtype)
-        loops.place(ranks, context, split.starts, keys)
+        loops.place(ranks, context, split.starts, quarters, keys)
         return split.toggled(keys, context, count)
 
 
@@ -109,10 +111,10 @@ class _Split:
 
 
 def _census(context: NDArray[np.uint8]) -> NDArray[np.int64] | None:
-    """How many positions each class has; None if all are of class 0, which is the same as no context."""
-    sizes = np.zeros(256, np.int64)
-    loops.census(context, sizes)
-    return None if sizes[0] == len(context) else sizes
+    """How many positions each class has in each quarter; None if all are of class 0, which is no context at all."""
+    quarters = np.empty((4, 256), np.int64)
+    loops.census(context, quarters)
+    return None if quarters[:, 0].sum() == len(context) else quarters
 
 
 def _checksum(context: NDArray[np.uint8]) -> bytes:

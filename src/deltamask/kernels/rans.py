@@ -28,6 +28,7 @@ _LOW = np.uint64(1 << 31)
 _HALF = np.uint64(32)
 _LOW_WORD = np.uint64(0xFFFFFFFF)
 _U1 = np.uint64(1)
+_FAR = np.int64(1 << 62)
 
 
 def _mulhi(typing_context: Any, a: Any, b: Any) -> Any:
@@ -174,19 +175,19 @@ def decode_gaps(
 
 @nb.njit(cache=True, nogil=True)
 def census(context: NDArray[np.uint8], out: NDArray[np.int64]) -> None:
-    """Counts the positions of each of the 256 classes."""
-    # Four counters for each class, as equal neighbours would otherwise wait for one another.
-    parts = np.zeros((4, 256), np.int64)
-    whole = len(context) & ~3
-    for i in range(0, whole, 4):
-        parts[0, context[i]] += 1
-        parts[1, context[i + 1]] += 1
-        parts[2, context[i + 2]] += 1
-        parts[3, context[i + 3]] += 1
-    for i in range(whole, len(context)):
-        parts[0, context[i]] += 1
-    for c in range(256):
-        out[c] = parts[0, c] + parts[1, c] + parts[2, c] + parts[3, c]
+    """Counts the positions of each of the 256 classes in each quarter of the positions, the rest in the last one.
+
+    Four at a time, as equal neighbours would otherwise wait for one another.
+    """
+    out[:] = 0
+    step = len(context) // 4
+    for i in range(step):
+        out[0, context[i]] += 1
+        out[1, context[step + i]] += 1
+        out[2, context[2 * step + i]] += 1
+        out[3, context[3 * step + i]] += 1
+    for i in range(4 * step, len(context)):
+        out[3, context[i]] += 1
 
 
 @nb.njit(cache=True, nogil=True)
@@ -213,26 +214,62 @@ def rank(keys: NDArray[Any], context: NDArray[np.uint8], starts: NDArray[np.int6
 
 
 @nb.njit(cache=True, nogil=True)
-def place(ranks: NDArray[Any], context: NDArray[np.uint8], starts: NDArray[np.int64], out: NDArray[Any]) -> None:
-    """The inverse of `rank`: writes sorted positions. Ranks are below the number of positions of their class."""
-    fill = starts[:256].copy()
-    # The positions of the class that are still to pass before the next listed one; negative when there is none.
-    left = np.empty(256, np.int64)
-    for c in range(256):
-        left[c] = np.int64(ranks[fill[c]]) if fill[c] < starts[c + 1] else -1
-    at = np.int64(0)
-    for position in range(len(context)):
-        c = context[position]
-        left[c] -= 1
-        if left[c] == -1:
-            # As many as there are ranks below the sizes of their classes; the check is for a caller's mistake.
-            if at < len(out):
-                out[at] = position
-            at += 1
-            here = fill[c] + 1
-            fill[c] = here
-            if here < starts[c + 1]:
-                left[c] = np.int64(ranks[here]) - np.int64(ranks[here - 1]) - 1
+def place(
+    ranks: NDArray[Any],
+    context: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    quarters: NDArray[np.int64],
+    out: NDArray[Any],
+) -> None:
+    """The inverse of `rank`: writes sorted positions. Ranks are below the number of positions of their class.
+
+    ``quarters`` is the `census`. With it each quarter of the positions knows where it starts, and the four are
+    passed side by side: one alone would mostly wait for its own counters.
+    """
+    # A row for each class of each quarter. What is left to pass before the next listed position goes below zero
+    # at that position; where none is listed any more, it never does.
+    fill = np.empty(1024, np.int64)
+    left = np.full(1024, _FAR)
+    at = np.zeros(4, np.int64)
+    for member in range(256):
+        here = starts[member]
+        before = np.int64(0)
+        for lane in range(4):
+            while here < starts[member + 1] and np.int64(ranks[here]) < before:
+                here += 1
+            fill[256 * lane + member] = here
+            if here < starts[member + 1]:
+                left[256 * lane + member] = np.int64(ranks[here]) - before
+            at[lane] += here - starts[member]
+            before += quarters[lane, member]
+    step = len(context) // 4
+    second, third, fourth = context[step:], context[2 * step :], context[3 * step :]
+    for i in range(step + len(context) % 4):
+        d = 768 + np.int64(fourth[i])
+        left[d] -= 1
+        found = left[d]
+        if i < step:  # what four does not divide belongs to the last quarter
+            a, b, c = np.int64(context[i]), 256 + np.int64(second[i]), 512 + np.int64(third[i])
+            left[a] -= 1
+            left[b] -= 1
+            left[c] -= 1
+            found |= left[a] | left[b] | left[c]
+        if found < 0:
+            for lane in range(4 if i < step else 1):
+                quarter = lane if i < step else 3
+                position = quarter * step + i
+                row = 256 * quarter + np.int64(context[position])
+                if left[row] < 0:
+                    # As many as there are ranks below the sizes of their classes; checked for a caller's mistake.
+                    if at[quarter] < len(out):
+                        out[at[quarter]] = position
+                    at[quarter] += 1
+                    here = fill[row] + 1
+                    fill[row] = here
+                    if here < starts[row - 256 * quarter + 1]:
+                        left[row] = np.int64(ranks[here]) - np.int64(ranks[here - 1]) - 1
+                    else:
+                        left[row] = _FAR
 
 
 @nb.njit(cache=True, nogil=True)

@@ -52,8 +52,8 @@ class Method(ABC):
     """A way to fine-tune; constructed with the task that it works on."""
 
     summary: ClassVar[str]
-    lr: ClassVar[float]
-    """Adam's learning rate where the configuration has none."""
+    lr: ClassVar[float] = 1e-3
+    """Adam's learning rate on weights where the configuration has none."""
     views: ClassVar[tuple[str, ...]] = ("weights",)
     """The ways in which its model can be evaluated; the first is the headline."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,13 +27,13 @@ __all__ = ["METHOD", "DeltaMask", "MaskMethod"]
 class MaskMethod(Method):
     """What all methods share whose state is a vector of mask probabilities."""
 
-    lr = 0.1
     views = ("thresholded", "expected", "sampled")
     knows_server_masks = False
     """Whether each answer is told against an m_g that the server knows: what a control variate needs."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
+        self.training = replace(self.training, lr=self.config.train.score_lr)
         settings = self.config.aggregation
         rule = settings.rule if self.knows_server_masks else "bayes"
         self.rule = Aggregation(rule, settings.estimator, settings.adds, settings.prior, settings.clip)

@@ -24,7 +24,6 @@ class FineTune(Method):
     """32 bits a weight, up and down."""
 
     summary = "the same layers' weights trained and averaged in float32"
-    lr = 1e-3
 
     def init(self) -> State:
         return State(0, {"weights": self.task.masked.frozen.cpu().numpy().copy()})
