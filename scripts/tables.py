@@ -17,7 +17,7 @@ from study_embedded import STUDIES
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
-DOCUMENTS = ("README.md", "docs/embedded.md")
+DOCUMENTS = ("README.md", "docs/embedded.md", "docs/performance.md")
 
 
 def records(folder: str) -> dict[str, list[dict]]:
@@ -117,6 +117,18 @@ def codecs() -> str:
     return table(["code", "bpp", "x entropy", "wrong positions", "encode, ns/key", "decode, ns/position"], rows)
 
 
+def targets() -> str:
+    rows = []
+    for name in ("bench_codecs", "bench_round"):
+        report = json.loads((RESULTS / f"{name}.json").read_text())
+        for goal in report["targets"]:
+            met = {True: "yes", False: "**no**", None: ""}[goal["met"]]
+            rows.append([goal["what"], goal["target"], goal["measured"], met])
+        if name == "bench_codecs":
+            rows.append(["four random loads, for comparison", "", f"{report['four_random_loads_ns']:.2f} ns", ""])
+    return table(["what", "target", "measured", "met"], rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "embedded": embedded,
     "score-lr": sweep("embedded/score-lr", "learning rate of the scores"),
@@ -124,6 +136,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "channel": sweep("embedded/channel", "channel"),
     "finetune-lr": sweep("embedded/finetune-lr", "learning rate"),
     "codecs": codecs,
+    "targets": targets,
 }
 
 
