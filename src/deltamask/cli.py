@@ -34,8 +34,18 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. channel.codec=bfuse8. May be repeated."),
 ]
+Model = Annotated[str | None, typer.Option(help="Backbone: a name, a folder, a hub id or MODULE:FUNCTION.")]
+Dataset = Annotated[str | None, typer.Option(help="Data set: a name, a folder or a hub id.")]
+Clients = Annotated[int | None, typer.Option(help="Number of clients.")]
+Rounds = Annotated[int | None, typer.Option(help="Number of rounds.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything that is random.")]
 ConfigFile = Annotated[Path | None, typer.Argument(help="TOML file of settings; none: the embedded default.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --out from its last whole round.")]
+
+
+def _overrides(sets: list[str] | None, **named: Any) -> list[str]:
+    """Settings that have an option of their own, and then those of --set."""
+    return [f"{key}={json.dumps(value)}" for key, value in named.items() if value is not None] + (sets or [])
 
 
 def _epilog() -> str:
@@ -48,6 +58,11 @@ def _epilog() -> str:
 @app.command(epilog=_epilog())
 def run(
     config: ConfigFile = None,
+    model: Model = None,
+    dataset: Dataset = None,
+    clients: Clients = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
     set_: Set = None,
     out: Annotated[Path, typer.Option(help="Folder for results; a run in it is never overwritten.")] = Path(
         "runs/run"
@@ -58,13 +73,15 @@ def run(
     """Fine-tune by one method and leave a trained mask and a report.
 
     Without a file this is the embedded default: a small vision transformer, handwritten digits, 10 clients.
-    Example: `deltamask run --set rounds=5 --set channel.codec=bfuse8 --out runs/filter`
+    Examples: `deltamask run --rounds 5 --set channel.codec=bfuse8 --out runs/filter`,
+    `deltamask run --model facebook/dinov2-small --dataset cifar10 --set image_size=56 --set train.batch=64`
     """
     from deltamask import report
     from deltamask.comparison import run_one
     from deltamask.config import load
 
-    settings = load(config, set_ or ())
+    named = {"model": model, "dataset": dataset, "clients": clients, "rounds": rounds, "seed": seed}
+    settings = load(config, _overrides(set_, **named))
     record = run_one(settings, out, resume, as_json, settings.method)
     report.write_report(out, {record["method"]: record})
     if as_json:
@@ -81,6 +98,11 @@ def compare(
     methods: Annotated[
         str, typer.Option(help="Names with commas; NAME:PRESET runs a method under a preset.")
     ] = "deltamask,deltamask:paper,fedpm,finetune,linear-probe",
+    model: Model = None,
+    dataset: Dataset = None,
+    clients: Clients = None,
+    rounds: Rounds = None,
+    seed: Seed = None,
     set_: Set = None,
     out: Annotated[Path, typer.Option(help="Folder; each method gets one of its own in it.")] = Path("runs/compare"),
     jobs: Annotated[
@@ -101,13 +123,15 @@ def compare(
     from deltamask.registry import members
 
     known = members("deltamask.methods", "METHOD")
+    named = {"model": model, "dataset": dataset, "clients": clients, "rounds": rounds, "seed": seed}
+    overrides = _overrides(set_, **named)
     runs = {}
     for label in dict.fromkeys(part.strip() for part in methods.split(",") if part.strip()):
         name, _, preset = label.partition(":")
         if name not in known:
             raise unknown_name("method", name, known)
         chosen = [f"method={name}", *([f"preset={preset}"] if preset else [])]
-        runs[label] = (load(config, [*(set_ or ()), *chosen]), out / label.replace(":", "-"))
+        runs[label] = (load(config, [*overrides, *chosen]), out / label.replace(":", "-"))
     if not runs:
         raise ConfigError("--methods is empty; name at least one, see `deltamask list methods`")
     results = run_all(runs, resume, as_json, jobs or min(cores(), len(runs)))
@@ -224,8 +248,9 @@ def export(
 def apply(
     mask: Annotated[Path, typer.Argument(help="A trained mask (*.dmask).")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The .safetensors file to write.")],
-    model: Annotated[str, typer.Option(help="The base model: see `deltamask list models`.")] = "embedded",
-    weights: Annotated[Path | None, typer.Option(help="A checkpoint of the base model, in place of its own.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The base model, if it is not where the run had it: a folder, a hub id, ...")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Apply a trained mask to its base model: the fine-tuned weights and the classifier as safetensors."""
@@ -233,11 +258,11 @@ def apply(
     from safetensors.torch import save
 
     from deltamask.adapter import Adapter
+    from deltamask.backbones import base as backbones
     from deltamask.files import write_atomically
-    from deltamask.registry import member
 
     adapter = Adapter.load(mask)
-    module = member("model", "deltamask.backbones", "build", model)(weights)
+    module = backbones.load(model or str(adapter.about.get("model", "embedded")))
     state = adapter.apply(module)
     state["head.weight"] = torch.from_numpy(adapter.head.weight)
     state["head.bias"] = torch.from_numpy(adapter.head.bias)
@@ -267,8 +292,13 @@ def list_(
         rows = {name: method.summary for name, method in members("deltamask.methods", "METHOD").items()}
     elif kind == "models":
         rows = {name: _first_line(build) for name, build in members("deltamask.backbones", "build").items()}
+        rows["MODULE:FUNCTION"] = "a function of yours that returns a torch module: images in, features out"
     elif kind == "datasets":
-        rows = {name: _first_line(load) for name, load in members("deltamask.datasets", "load").items()}
+        rows = {
+            name: f"{_where(found.available())}{found.about}"
+            for name, found in members("deltamask.datasets", "DATASET").items()
+        }
+        rows["a folder or hub id"] = "images with classes: parquet, a folder of images for each class, IDX"
     elif kind == "downlinks":
         rows = {name: _first_line(type(d)) for name, d in members("deltamask.downlink", "DOWNLINK").items()}
     elif kind == "presets":
@@ -323,6 +353,10 @@ def _escape(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
+
+
+def _where(place: str | None) -> str:
+    return f"[here: {place}] " if place else "[on the hub] "
 
 
 def _first_line(thing: object) -> str:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from deltamask.errors import ConfigError, unknown_name
 
-__all__ = ["PRESETS", "Config", "load", "settings"]
+__all__ = ["PRESETS", "Config", "DataSettings", "load", "settings"]
 
 
 class _Section(BaseModel):
@@ -35,8 +35,28 @@ class TrainSettings(_Section):
     score_lr: float = Field(0.2, gt=0, description="Adam's learning rate on mask scores; the paper has 0.1")
     ste: Literal["identity", "expected"] = Field("identity", description="straight-through gradient (decision 11)")
     prefix_cache: bool = Field(True, description="compute the frozen blocks in front of the masks only once")
-    cache_dir: str | None = Field(None, description="keep their activations in files of this folder, not in memory")
+    precision: Literal["float32", "bfloat16"] = Field("float32", description="of matrix products while training")
     threads: int = Field(0, ge=0, description="CPU threads of training; 0: what torch chooses")
+
+
+class DataSettings(_Section):
+    """Which images, and where they come from."""
+
+    root: str | None = Field(None, description="a folder that has the data set, in place of the hub")
+    train_images: int = Field(0, ge=0, description="take so many training images, drawn by the seed; 0: all")
+    test_images: int = Field(0, ge=0, description="take so many test images, always the same; 0: all")
+    image: str = Field("", description="the column of the images; none: found by its type")
+    label: str = Field("", description="the column of the classes; none: found by its type or name")
+    train_split: str = Field("", description="the split to train on; none: found by its name")
+    test_split: str = Field("", description="the split to test on; none: found by its name, or a fifth of all")
+    cache_dir: str | None = Field(None, description="where arrays are kept; none: DELTAMASK_CACHE, or ~/.cache")
+    cache_gb: float = Field(20.0, ge=0, description="longest file of activations to keep; longer ones are not kept")
+
+
+class EvaluationSettings(_Section):
+    """When accuracy is measured: the headline after each round, every view after the last one."""
+
+    all_views_every: int = Field(1, ge=1, description="rounds from one evaluation of all views to the next")
 
 
 class HeadSettings(_Section):
@@ -87,21 +107,25 @@ class Config(_Section):
     participation: float = Field(1.0, gt=0, le=1, description="share rho of the clients in a round")
     seed: int = Field(0, ge=0, lt=2**63, description="seed of everything that is random")
     method: str = Field("deltamask", description="deltamask list methods")
-    model: str = Field("embedded", description="deltamask list models")
-    dataset: str = Field("digits", description="deltamask list datasets")
+    model: str = Field("embedded", description="deltamask list models, a folder, a hub id or module:function")
+    image_size: int = Field(0, ge=0, le=4096, description="side of the images in pixels; 0: the model's own")
+    dataset: str = Field("digits", description="deltamask list datasets, a folder or a hub id")
     partition: str = Field("iid", description="iid, or dirichlet:A")
     preset: Literal["exact", "paper"] = Field("exact", description="a set of defaults; other keys override it")
     blocks: str = Field("last:5", description="which weights carry masks: last:N, first:N, all or a name pattern")
     theta0: float = Field(0.8, gt=0, lt=1, description="first probability of every weight")
+    device: str = Field("auto", description="cpu, cuda, cuda:1, mps; auto: an accelerator where there is one")
+    data: DataSettings = DataSettings()
     train: TrainSettings = TrainSettings()
     head: HeadSettings = HeadSettings()
     channel: ChannelSettings = ChannelSettings()
     aggregation: AggregationSettings = AggregationSettings()
     downlink: DownlinkSettings = DownlinkSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
 
     def digest(self) -> str:
         """Sixteen hex digits that change with any setting that can change a result."""
-        settings = self.model_dump(exclude={"train": {"cache_dir"}})
+        settings = self.model_dump(exclude={"data": {"cache_dir", "cache_gb"}})
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 

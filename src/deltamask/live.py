@@ -50,6 +50,10 @@ class Live(Listener):
     ) -> None:
         self.progress.stop()
 
+    def preparing(self, what: str, done: int, total: int) -> None:
+        if done == total or done % 100 == 0:
+            self.progress.update(self.bar, note=f"{what}: {done:,} of {total:,}")
+
     def ready(self, task: Task, history: list[dict[str, Any]]) -> None:
         first, self.done = history[0], len(history) - 1
         self.sent = sum(r["uplink_bytes"] + r["head_uplink_bytes"] for r in history)

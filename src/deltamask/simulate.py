@@ -41,6 +41,9 @@ MASK = "mask.dmask"
 class Listener:
     """What a run tells while it goes on; the default does not listen."""
 
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Data are being made ready."""
+
     def ready(self, task: Task, history: list[dict[str, Any]]) -> None:
         """Data and model are loaded; ``history`` holds round 0 and those of a checkpoint."""
 
@@ -94,7 +97,7 @@ def run(config: Config, out: Path | None = None, *, resume: bool = False, listen
     listener = listener or Listener()
     started = perf_counter()
     saved = _restore(config, out, resume) if out is not None else None
-    task = build(config)
+    task = build(config, listener.preparing)
     method: Method = member("method", "deltamask.methods", "METHOD", config.method)(task)
     history: list[dict[str, Any]]
     if saved is None:
@@ -170,7 +173,9 @@ def _record(
     """One line of ``rounds.jsonl``; round 0 is the probed head on the untouched model."""
     record: dict[str, Any] = {"round": state.round}
     head = method.head(state)
-    for view in method.views:
+    last = state.round >= task.config.rounds
+    every = last or state.round % task.config.evaluation.all_views_every == 0
+    for view in method.views if every else method.views[:1]:
         with method.showing(state, view):
             record[f"accuracy_{view}"] = task.accuracy(head)
     record["accuracy"] = record[f"accuracy_{method.views[0]}"]

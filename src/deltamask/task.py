@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from deltamask.backbones import base as backbones
 from deltamask.config import Config
-from deltamask.datasets import partition
+from deltamask.datasets import arrays, partition, pixels
+from deltamask.datasets import base as datasets
+from deltamask.datasets.base import Labelled
 from deltamask.errors import ConfigError
 from deltamask.heads import Head
 from deltamask.masking import MaskedModel, mask_model
-from deltamask.registry import member
+from deltamask.sampling import derive, permutation
 from deltamask.stages import Stages
 from deltamask.training import Images, Prefix
 
-__all__ = ["Task", "build"]
+__all__ = ["Progress", "Task", "build", "choose_device"]
+
+Progress = Callable[[str, int, int], object]
 
 _EVAL_BATCH = 256
 
@@ -39,6 +47,11 @@ class Task:
     stages: Stages = field(default_factory=Stages)
 
     @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.prefix.device
+
+    @property
     def size(self) -> int:
         """d, the number of masked weights."""
         return self.masked.num_masked
@@ -52,7 +65,7 @@ class Task:
 
     def accuracy(self, head: Head) -> float:
         """Share of test images that the model, as it is set now, puts in the right class."""
-        classify = head.on(self.test.images.device)
+        classify = head.on(self.device)
         hits = 0
         with torch.no_grad():
             for at in range(0, len(self.test), _EVAL_BATCH):
@@ -62,34 +75,73 @@ class Task:
         return hits / len(self.test)
 
 
-def build(config: Config) -> Task:
-    """The task of ``config``: loads the backbone and the data, splits the data, keeps the frozen activations."""
+def build(config: Config, progress: Progress = lambda what, done, total: None) -> Task:
+    """The task of ``config``: loads the backbone and the data, splits the data, keeps the frozen activations.
+
+    ``progress`` hears what is being prepared, and how much of it is done.
+    """
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
-    module = member("model", "deltamask.backbones", "build", config.model)()
-    train, test = member("data set", "deltamask.datasets", "load", config.dataset)()
+    device = choose_device(config.device)
+    module = backbones.load(config.model, config.image_size).to(device)
+    train, test = datasets.load(config.dataset, config.data)
     masked = mask_model(module, config.blocks, ste=config.train.ste)
     prefix = Prefix(masked, enabled=config.train.prefix_cache)
-    parts = partition.split(train.labels.numpy(), config.clients, config.partition, config.seed)
-    indices = [torch.from_numpy(p) for p in parts]
-    clients = [
-        prefix.keep(Images(train.images[i], train.labels[i]), file=_cache_file(config, f"client-{k}"))
-        for k, i in enumerate(indices)
-    ]
-    classes = int(np.max(train.labels.numpy())) + 1
-    features = int(module.feature_size)
-    kept_test = prefix.keep(test, file=_cache_file(config, "test"))
+    rows = _drawn(len(train), config.data.train_images, derive(config.seed, "training images"))
+    test_rows = _drawn(len(test), config.data.test_images, derive(0, "test images"))
+    labels = train.labels if rows is None else train.labels[rows]
+    parts = partition.split(labels, config.clients, config.partition, config.seed)
+
+    fingerprint = masked.fingerprint()
+
+    def ready(data: Labelled, chosen: NDArray[np.int64] | None, what: str) -> Images:
+        folder = arrays.cache_folder(config.data.cache_dir)
+        images = pixels.prepare(data, module.preprocess, chosen, folder, partial(progress, what))
+        own = data.labels if chosen is None else data.labels[chosen]
+        # Sets that are small enough to need no pixel file leave nothing on the disk unless they are asked to.
+        file = None
+        if isinstance(images, pixels.Pixels) or config.data.cache_dir:
+            about = (
+                fingerprint,
+                prefix.first,
+                data.origin,
+                module.preprocess,
+                None if chosen is None else chosen.tobytes(),
+            )
+            file = folder / "features" / f"{hashlib.sha256(repr(about).encode()).hexdigest()[:32]}.npy"
+        progress(f"activations of {what}", 0, len(own))
+        return prefix.keep(
+            Images(images, torch.from_numpy(own).to(device)), file=file, most=1e9 * config.data.cache_gb
+        )
+
+    whole = ready(train, rows, "training images")
+    kept_test = ready(test, test_rows, "test images")
+    clients = [whole.take(part) for part in parts]
+    classes, features = len(train.classes), int(module.feature_size)
     head = Head.init(classes, features, config.seed)
-    return Task(config, masked, prefix, clients, kept_test, classes, features, masked.fingerprint(), head)
+    return Task(config, masked, prefix, clients, kept_test, classes, features, fingerprint, head)
 
 
-def _cache_file(config: Config, name: str) -> Path | None:
-    """Where the activations of one set of images are kept, if not in memory."""
-    if config.train.cache_dir is None:
-        return None
-    folder = Path(config.train.cache_dir) / config.digest()  # other runs may be reading theirs
+def choose_device(name: str) -> torch.device:
+    """The device of that name; ``auto`` is an accelerator where there is one."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"train.cache_dir is {folder}: {error.strerror}") from None
-    return folder / f"{name}.npy"
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch asserts that it was compiled with CUDA
+        raise ConfigError(f"device is {name!r}: {str(error).splitlines()[0]}; expected auto or cpu") from None
+    return device
+
+
+def _drawn(count: int, wanted: int, key: int) -> NDArray[np.int64] | None:
+    """Sorted positions of so many images; none for all."""
+    if not wanted or wanted == count:
+        return None
+    if wanted > count:
+        raise ConfigError(
+            f"{wanted} images asked for, there are {count}; lower data.train_images or data.test_images"
+        )
+    return np.sort(permutation(key, count)[:wanted])

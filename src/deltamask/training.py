@@ -8,12 +8,14 @@ results are not bit for bit the same (a model that reads its early blocks elsewh
 
 from __future__ import annotations
 
+import math
+import re
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,29 +23,44 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from deltamask.datasets import arrays
+from deltamask.datasets.pixels import Pixels
 from deltamask.errors import DataError
 from deltamask.masking import MaskedModel, find_blocks
 from deltamask.sampling import derive, permutation
 
 __all__ = ["Images", "LocalTraining", "Prefix", "fit", "train_scores"]
 
+_CHECKED = 32
+"""How many images are run both ways."""
+
 
 @dataclass(frozen=True)
 class Images:
     """Images with their labels, and the activations in front of the first masked block where they are kept."""
 
-    images: Tensor
+    images: Tensor | Pixels
     labels: Tensor
     activations: Tensor | None = None
+    stand_in: Tensor | None = None
+    """One image that takes the place of all of them where activations are kept: what becomes of it is discarded."""
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def take(self, rows: NDArray[np.int64]) -> Images:
+        """Some of the images."""
+        index = torch.from_numpy(rows)
+        images = self.images.take(rows) if isinstance(self.images, Pixels) else self.images[index]
+        kept = None if self.activations is None else self.activations[index]
+        return Images(images, self.labels[index], kept, self.stand_in)
 
 
 class Prefix:
     """The frozen part of a masked model in front of its first masked block.
 
-    ``usable`` is false where there is none: no repeated blocks, masks in the first one, or masks in front of it.
+    ``first`` is that block's number; ``usable`` is false where there is none: no repeated blocks, masks in the first
+    one, or masks in front of it.
     """
 
     def __init__(self, masked: MaskedModel, enabled: bool = True) -> None:
@@ -53,58 +70,86 @@ class Prefix:
             w.name: next((i for i, (p, _) in enumerate(blocks) if w.name.startswith(p + ".")), -1)
             for w in masked.layers
         }
-        first = min(owner.values())
-        self.usable = enabled and first > 0
-        self._skipped = [block for _, block in blocks[:first]] if self.usable else []
-        self._entry = blocks[first][1] if self.usable else masked.module
+        self.first = min(owner.values())
+        self.usable = enabled and self.first > 0
+        self._skipped = [block for _, block in blocks[: self.first]] if self.usable else []
+        self._entry = blocks[self.first][1] if self.usable else masked.module
+        self._checked = False
 
-    def keep(self, data: Images, batch: int = 256, file: Path | None = None) -> Images:
-        """``data`` with its activations, in memory or in ``file``; as it came where there is no usable prefix."""
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.masked.frozen.device
+
+    def keep(self, data: Images, batch: int = 256, file: Path | None = None, most: float = math.inf) -> Images:
+        """``data`` with its activations; as it came where there is no usable prefix, or they take too much room.
+
+        They are kept in memory, or in ``file`` if it takes ``most`` bytes or fewer. A file that is there already is
+        taken as it is: its name must change with the model and with the images.
+        """
         if not self.usable or not len(data):
             return data
-        kept: Tensor | None = None
-        for at in range(0, len(data), batch):
-            images = data.images[at : at + batch]
-            seen = self._record(images)
-            if seen is None or (at == 0 and not self._agrees(images, seen)):
-                warnings.warn(
-                    "the model does not run from its first masked block alone; going on without the prefix cache",
-                    stacklevel=2,
+        few = data.images[:_CHECKED].to(self.device)
+        seen = self._record(few)
+        if seen is None or not self._agrees(few, seen):
+            return self._without(data, "the model does not run from its first masked block alone")
+        shape = (len(data), *seen.shape[1:])
+        kept = None if file is None else arrays.reopened(file, shape, np.float32)
+        if kept is None:
+            needed, free = 4 * math.prod(shape), most if file is not None else _free_memory() / 2
+            if needed > free or seen.dtype != torch.float32:
+                why = (
+                    f"activations of {len(data)} images take {needed / 1e9:.1f} GB, the limit is {free / 1e9:.1f} GB"
                 )
-                self.usable = False
-                return data
-            if kept is None:
-                kept = _room((len(data), *seen.shape[1:]), seen, file)
-            kept[at : at + batch] = seen
-        return Images(data.images, data.labels, kept)
+                return self._without(data, f"{why} (data.cache_dir, data.cache_gb)")
+            with arrays.made(file, shape, np.float32) as out:
+                for at in range(0, len(data), batch):
+                    found = self._record(data.images[at : at + batch].to(self.device))
+                    out[at : at + batch] = found.cpu().numpy() if found is not None else np.nan
+            kept = out if file is None else arrays.reopened(file, shape, np.float32)
+        return replace(data, activations=torch.from_numpy(kept), stand_in=few[:1].clone())
+
+    def _without(self, data: Images, why: str) -> Images:
+        warnings.warn(f"{why}; going on without the prefix cache", stacklevel=3)
+        self.usable = False
+        return data
 
     def features(self, data: Images, index: Tensor | slice) -> Any:
         """The masked model's output for some of the images, from kept activations where there are any."""
-        if data.activations is None:
-            return self.masked(data.images[index])
-        with self._entering(data.activations[index]):
-            return self.masked(data.images[index])
+        if data.activations is None or data.stand_in is None:
+            return self.masked(data.images[index].to(self.device))
+        kept = data.activations[index].to(self.device)
+        with self._entering(kept):
+            return self.masked(data.stand_in.expand(len(kept), -1, -1, -1))
 
     def _record(self, images: Tensor) -> Tensor | None:
         """What enters the first masked block; none where that is not one tensor, given by position."""
         seen: list[Any] = []
-        hook = self._entry.register_forward_pre_hook(lambda _, args: seen.append(args[0] if args else None))
+
+        def stop(_: nn.Module, args: tuple[Any, ...]) -> None:
+            seen.append(args[0] if args else None)
+            raise _ReachedError  # what comes behind is not asked for
+
+        hook = self._entry.register_forward_pre_hook(stop)
         try:
-            with self.masked.showing("plain"):
+            with self.masked.showing("plain"), suppress(_ReachedError):
                 self.masked(images)
         finally:
             hook.remove()
         return seen[0] if seen and isinstance(seen[0], Tensor) else None
 
     def _agrees(self, images: Tensor, seen: Tensor) -> bool:
-        with self.masked.showing("sampled", key=1):
-            whole = self.masked(images)
-            try:
-                with self._entering(seen):
-                    short = self.masked(images)
-            except Exception:  # a model that cannot run this way is what is being asked
-                return False
-        return isinstance(whole, Tensor) and torch.equal(whole, short)
+        """Whether the model, entered at its first masked block, gives what it gives as a whole; asked once."""
+        if not self._checked:
+            with self.masked.showing("sampled", key=1):
+                whole = self.masked(images)
+                try:
+                    with self._entering(seen):
+                        short = self.masked(images[:1].expand_as(images))
+                except Exception:  # a model that cannot run this way is what is being asked
+                    return False
+            self._checked = isinstance(whole, Tensor) and torch.equal(whole, short)
+        return self._checked
 
     @contextmanager
     def _entering(self, activations: Tensor) -> Iterator[None]:
@@ -119,11 +164,17 @@ class Prefix:
             yield
 
 
-def _room(shape: tuple[int, ...], like: Tensor, file: Path | None) -> Tensor:
-    if file is None:
-        return torch.empty(shape, dtype=like.dtype, device=like.device)
-    flat = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=shape)
-    return torch.from_numpy(flat)
+class _ReachedError(Exception):
+    """The forward pass has come as far as it was asked to."""
+
+
+def _free_memory() -> float:
+    """Bytes that this machine has left; infinite where it does not tell."""
+    try:
+        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"))
+    except OSError:
+        return math.inf
+    return 1024 * float(found[1]) if found else math.inf
 
 
 @contextmanager
@@ -177,6 +228,12 @@ class LocalTraining:
     epochs: int = 1
     batch: int = 64
     lr: float = 0.1
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Of matrix products and convolutions; weights, scores and their gradients are float32 always."""
+
+    def mixed(self, device: torch.device) -> torch.autocast:
+        """The context in which the loss is computed."""
+        return torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
 
 
 def train_scores(
@@ -193,7 +250,9 @@ def train_scores(
     masked.reseed(derive(key, "masks"))
 
     def loss(index: Tensor) -> Tensor:
-        return F.cross_entropy(head(prefix.features(data, index)), data.labels[index])
+        with how.mixed(prefix.device):
+            features = prefix.features(data, index)
+        return F.cross_entropy(head(features.float()), data.labels[index])
 
     fit(loss, [masked.scores], len(data), epochs=how.epochs, batch=how.batch, lr=how.lr, key=key)
     masked.scores.grad = None

@@ -13,6 +13,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from deltamask.backbones.base import Preprocess
+from deltamask.errors import ConfigError
+
 __all__ = ["EMBEDDED_WEIGHTS", "Block", "TinyViT", "build"]
 
 EMBEDDED_WEIGHTS = Path(__file__).with_name("embedded.safetensors")
@@ -45,6 +48,7 @@ class TinyViT(nn.Module):
     """A vision transformer for 28 x 28 grayscale images; the output is the mean of the last tokens."""
 
     image_size = 28
+    preprocess = Preprocess(28, (0.0,), (1.0,), "bilinear")
 
     def __init__(self, dim: int = 128, depth: int = 8, heads: int = 4, patch: int = 7) -> None:
         super().__init__()
@@ -63,8 +67,10 @@ class TinyViT(nn.Module):
         return out
 
 
-def build(weights: str | Path | None = None) -> TinyViT:
-    """The pre-trained backbone in float32; ``weights`` may name another file of the same layout."""
+def build(weights: str | Path | None = None, image_size: int = 0) -> TinyViT:
+    """A small vision transformer, pre-trained on Fashion-MNIST, inside the package; the default."""
+    if image_size not in (0, TinyViT.image_size):
+        raise ConfigError(f"image_size is {image_size}; the embedded backbone takes {TinyViT.image_size} alone")
     model = TinyViT()
     state = load_file(weights or EMBEDDED_WEIGHTS)
     model.load_state_dict({name: tensor.float() for name, tensor in state.items()})

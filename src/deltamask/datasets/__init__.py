@@ -1,1 +1,1 @@
-"""Labelled images: a data set is a module with ``load(root) -> (train, test)``, one file each."""
+"""Labelled images: a data set is a module with ``DATASET``, one file each; see `deltamask.datasets.base`."""

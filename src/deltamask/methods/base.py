@@ -61,7 +61,7 @@ class Method(ABC):
         self.task = task
         self.config = task.config
         train = self.config.train
-        self.training = LocalTraining(train.epochs, train.batch, train.lr or self.lr)
+        self.training = LocalTraining(train.epochs, train.batch, train.lr or self.lr, train.precision)
 
     @abstractmethod
     def init(self) -> State:

@@ -50,7 +50,7 @@ class MaskMethod(Method):
 
     def train(self, client: int, round: int, data: Images, theta: NDArray[np.float32]) -> NDArray[np.float32]:
         """Local epochs: theta_g -> theta_k."""
-        head = self.task.head.on(data.images.device)
+        head = self.task.head.on(self.task.device)
         return train_scores(self.task.prefix, head, data, theta, self.training, self.key(client, round))
 
     def finish(self, state: State) -> State:

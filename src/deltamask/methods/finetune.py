@@ -35,16 +35,17 @@ class FineTune(Method):
 
     def client(self, broadcast: bytes, client: int, data: Images) -> bytes:
         frame = self.open_broadcast(broadcast, "dense")
-        masked, head = self.task.masked, self.task.head.on(data.images.device)
+        masked, head = self.task.masked, self.task.head.on(self.task.device)
         with self.task.stages("train"):
-            flat = torch.from_numpy(self._numbers(frame.payload)).to(data.images.device)
+            flat = torch.from_numpy(self._numbers(frame.payload)).to(self.task.device)
+            how = self.training
             leaves = {name: t.clone().requires_grad_() for name, t in masked.split(flat).items()}
 
             def loss(index: Tensor) -> Tensor:
-                with masked.using(leaves):
-                    return F.cross_entropy(head(self.task.prefix.features(data, index)), data.labels[index])
+                with masked.using(leaves), how.mixed(self.task.device):
+                    features = self.task.prefix.features(data, index)
+                return F.cross_entropy(head(features.float()), data.labels[index])
 
-            how = self.training
             key = self.key(client, frame.round)
             fit(loss, list(leaves.values()), len(data), epochs=how.epochs, batch=how.batch, lr=how.lr, key=key)
             trained = torch.cat([t.detach().reshape(-1) for t in leaves.values()]).cpu().numpy()
