@@ -89,7 +89,8 @@ class Config(_Section):
     method: str = Field("deltamask", description="deltamask list methods")
     model: str = Field("embedded", description="deltamask list models")
     dataset: str = Field("digits", description="deltamask list datasets")
-    partition: str = Field("iid", description="iid, or dirichlet:A")
+    partition: str = Field("iid", description="iid, dirichlet:A, or column:NAME of the data set")
+    min_images: int = Field(1, ge=1, description="least number of training images of a client")
     preset: Literal["exact", "paper"] = Field("exact", description="a set of defaults; other keys override it")
     blocks: str = Field("last:5", description="which weights carry masks: last:N, first:N, all or a name pattern")
     theta0: float = Field(0.8, gt=0, lt=1, description="first probability of every weight")
@@ -102,6 +103,8 @@ class Config(_Section):
     def digest(self) -> str:
         """Sixteen hex digits that change with any setting that can change a result."""
         settings = self.model_dump(exclude={"train": {"cache_dir"}})
+        if settings["min_images"] == 1:
+            del settings["min_images"]  # runs from before this setting keep their digest
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from deltamask.config import Config
 from deltamask.datasets import partition
+from deltamask.datasets.partition import Holdings
 from deltamask.errors import ConfigError
 from deltamask.heads import Head
 from deltamask.masking import MaskedModel, mask_model
@@ -18,7 +20,7 @@ from deltamask.registry import member
 from deltamask.stages import Stages
 from deltamask.training import Images, Prefix
 
-__all__ = ["Task", "build"]
+__all__ = ["Task", "build", "holdings", "owned"]
 
 _EVAL_BATCH = 256
 
@@ -70,17 +72,34 @@ def build(config: Config) -> Task:
     train, test = member("data set", "deltamask.datasets", "load", config.dataset)()
     masked = mask_model(module, config.blocks, ste=config.train.ste)
     prefix = Prefix(masked, enabled=config.train.prefix_cache)
-    parts = partition.split(train.labels.numpy(), config.clients, config.partition, config.seed)
-    indices = [torch.from_numpy(p) for p in parts]
+    indices = [torch.from_numpy(p) for p in owned(config, train)]
     clients = [
         prefix.keep(Images(train.images[i], train.labels[i]), file=_cache_file(config, f"client-{k}"))
         for k, i in enumerate(indices)
     ]
-    classes = int(np.max(train.labels.numpy())) + 1
+    classes = _classes(train)
     features = int(module.feature_size)
     kept_test = prefix.keep(test, file=_cache_file(config, "test"))
     head = Head.init(classes, features, config.seed)
     return Task(config, masked, prefix, clients, kept_test, classes, features, masked.fingerprint(), head)
+
+
+def owned(config: Config, train: Images) -> list[NDArray[np.int64]]:
+    """For each client the positions of its images in ``train``."""
+    return partition.split(
+        train.labels.numpy(), config.clients, config.partition, config.seed, config.min_images, train.columns
+    )
+
+
+def holdings(config: Config) -> Holdings:
+    """Who has what under ``config``, from the labels alone: no backbone is loaded."""
+    train, _ = member("data set", "deltamask.datasets", "load", config.dataset)()
+    labels = train.labels.numpy()
+    return Holdings.of([labels[p] for p in owned(config, train)], _classes(train))
+
+
+def _classes(train: Images) -> int:
+    return int(np.max(train.labels.numpy())) + 1
 
 
 def _cache_file(config: Config, name: str) -> Path | None:

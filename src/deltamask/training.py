@@ -9,9 +9,9 @@ results are not bit for bit the same (a model that reads its early blocks elsewh
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,15 @@ __all__ = ["Images", "LocalTraining", "Prefix", "fit", "train_scores"]
 
 @dataclass(frozen=True)
 class Images:
-    """Images with their labels, and the activations in front of the first masked block where they are kept."""
+    """Images with their labels, and the activations in front of the first masked block where they are kept.
+
+    ``columns`` holds what else a data set knows of each image, strings or integers by name: `partition` may use it.
+    """
 
     images: Tensor
     labels: Tensor
     activations: Tensor | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.labels)
