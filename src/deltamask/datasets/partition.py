@@ -89,10 +89,9 @@ def _column(values: NDArray[Any], clients: int, how: str, seed: int, least: int)
             f"partition {how!r}: {distinct.size} distinct values for {clients} clients; set `clients` to at most "
             f"{distinct.size}, or use another partition, for instance dirichlet:0.1"
         )
-    if distinct.size == clients:
-        owner = np.arange(clients)  # client k is the k-th value, whatever the seed
-    else:
-        owner = _deal(np.bincount(which), clients, derive(seed, how))
+    # Where each value is a client, client k is the k-th of them, whatever the seed.
+    one_each = distinct.size == clients
+    owner = np.arange(clients) if one_each else _deal(np.bincount(which), clients, derive(seed, how))
     parts = _of_owners(owner[which], clients)
     smallest = min(range(clients), key=lambda k: parts[k].size)
     if parts[smallest].size < least:
@@ -158,17 +157,20 @@ class Holdings:
     @property
     def sizes(self) -> NDArray[np.int64]:
         """Images of each client."""
-        return self.counts.sum(1)
+        sizes: NDArray[np.int64] = self.counts.sum(1)
+        return sizes
 
     @property
     def present(self) -> NDArray[np.int64]:
         """Number of classes of which a client has at least one image."""
-        return np.count_nonzero(self.counts, axis=1)
+        present: NDArray[np.int64] = (self.counts > 0).sum(1)
+        return present
 
     @property
     def effective(self) -> NDArray[np.float64]:
         """Each client's effective classes as a share of all: inverse Simpson / C; 0 for a client without images."""
-        return self._inverse_simpson() / self.counts.shape[1]
+        shares: NDArray[np.float64] = self._inverse_simpson() / self.counts.shape[1]
+        return shares
 
     @property
     def effective_classes(self) -> float:
