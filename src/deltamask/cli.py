@@ -48,10 +48,10 @@ def _overrides(sets: list[str] | None, **named: Any) -> list[str]:
     return [f"{key}={json.dumps(value)}" for key, value in named.items() if value is not None] + (sets or [])
 
 
-def _epilog() -> str:
+def _epilog(*keys: str) -> str:
     from deltamask.config import settings
 
-    lines = [f"- `{key}` = `{default}`: {text}" for key, default, text in settings()]
+    lines = [f"- `{key}` = `{default}`: {text}" for key, default, text in settings() if not keys or key in keys]
     return "**Settings** (in TOML or with --set):\n\n" + "\n".join(lines)
 
 
@@ -144,6 +144,52 @@ def compare(
     _show_table(f"{first}, time", ("stage", "seconds", "share"), report.stage_rows(results[first]))
     _show_table("Methods", report.COMPARISON, report.comparison_rows(results))
     _show_files(out)
+
+
+@app.command(epilog=_epilog("partition", "clients", "min_images", "seed", "dataset"))
+def partition(
+    config: ConfigFile = None,
+    set_: Set = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The picture, .svg or .png; none: runs/partition.svg.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show who has what before anything is trained: each client's images and classes, as a table and a picture.
+
+    Takes the settings of `run`, reads the data set's labels and loads no model. *Effective classes* is the inverse
+    Simpson index of a client's labels over the number of classes: 1 where all classes are alike, 1/C where there is
+    only one. In the picture a column is a client, a row a class, and a cell the darker the more images it stands for.
+
+    Example: `deltamask partition --set partition=dirichlet:0.1 --set clients=30 --out who.png`
+
+    `column:NAME` gives each distinct value of a column to a client: `--set partition=column:label`, one class each.
+    """
+    from deltamask import figures, report
+    from deltamask.config import load
+    from deltamask.files import write_atomically
+    from deltamask.task import holdings
+
+    kind = out.suffix.removeprefix(".").lower() if out else "svg"
+    if kind not in figures.FORMATS:
+        raise ConfigError(f"--out is {str(out)!r}; expected a name that ends in .svg or .png")
+    settings = load(config, set_ or ())
+    held = holdings(settings)
+    found = held.record()
+    if as_json:
+        _print_json({"partition": settings.partition, "clients": settings.clients, "seed": settings.seed} | found)
+    else:
+        title = (
+            f"{settings.dataset}, {settings.partition}, seed {settings.seed}: {held.sizes.sum():,} images, "
+            f"{held.effective_classes:.3f} effective classes on average"
+        )
+        _show_table(title, report.CLIENTS, report.client_rows(found))
+    if out is None and not figures.available():
+        console.print("no picture: it needs matplotlib, pip install 'deltamask[demo]'", highlight=False, markup=False)
+        return
+    picture = out or Path("runs/partition.svg")
+    write_atomically(picture, figures.render(figures.who_has_what(held.counts, settings.partition), kind))
+    _show_file(picture)
 
 
 @app.command()
@@ -421,7 +467,11 @@ def _show_facts(facts: dict[str, Any], as_json: bool) -> None:
 def _show_files(out: Path) -> None:
     names = ("report.html", "report.md", "mask.dmask", "result.json", "rounds.jsonl")
     for path in sorted(p for name in names for p in out.rglob(name)):
-        console.print(f"  {path}  [dim]{path.stat().st_size:,} bytes[/]", highlight=False, soft_wrap=True)
+        _show_file(path)
+
+
+def _show_file(path: Path) -> None:
+    console.print(f"  {_escape(str(path))}  [dim]{path.stat().st_size:,} bytes[/]", highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

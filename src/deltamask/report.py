@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import html
-import io
 import json
-from collections.abc import Sequence
+import statistics
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from deltamask import figures
 from deltamask.errors import DataError
 
 __all__ = [
+    "CLIENTS",
     "COMPARISON",
     "ROUNDS",
+    "client_rows",
     "comparison_rows",
     "load_result",
     "markdown",
@@ -30,6 +33,11 @@ _LEGEND = (
     "the classifier."
 )
 
+_WHO = (
+    "Training images of each client, how many classes they are of, and the effective classes: the inverse Simpson "
+    "index of the client's labels over the number of classes, 1 where all classes are alike."
+)
+
 COMPARISON = (
     "method",
     "accuracy",
@@ -42,6 +50,8 @@ COMPARISON = (
     "seconds",
 )
 ROUNDS = ("round", "thresholded", "expected", "sampled", "uplink B", "uplink bpp", "downlink bpp", "flips", "wrong")
+CLIENTS = ("client", "images", "classes", "effective classes")
+_MOST_CLIENTS = 40  # that a table lists one by one
 
 
 def load_result(folder: Path) -> Record:
@@ -114,6 +124,24 @@ def round_rows(record: Record) -> list[tuple[str, ...]]:
     ]
 
 
+def client_rows(partition: Record) -> list[tuple[str, ...]]:
+    """One row for each client, in the columns of `CLIENTS`; of many clients, how far each column reaches."""
+    columns = [partition.get(key, []) for key in ("sizes", "classes_present", "effective_classes_by_client")]
+    formats = ("{:,.0f}", "{:.0f}", "{:.2f}")
+    clients = len(columns[0])
+
+    def row(name: str, values: Sequence[float | None]) -> tuple[str, ...]:
+        return (name, *("" if v is None else f.format(v) for f, v in zip(formats, values, strict=True)))
+
+    if clients <= _MOST_CLIENTS:
+        return [row(str(k), [column[k] if column else None for column in columns]) for k in range(clients)]
+    spread: dict[str, Callable[[Sequence[float]], float]] = {"least": min, "median": statistics.median, "most": max}
+    return [
+        row(f"{name} of {clients}", [pick(column) if column else None for column in columns])
+        for name, pick in spread.items()
+    ]
+
+
 def stage_rows(record: Record) -> list[tuple[str, ...]]:
     """Seconds by stage, the longest first."""
     total = sum(record["stages"].values()) or 1.0
@@ -133,6 +161,9 @@ def markdown(results: dict[str, Record], first: str) -> str:
         f"## {first}, round by round",
         _table(ROUNDS, round_rows(record)),
         "Round 0, thresholded, is the untouched backbone with the probed classifier; *wrong*: made up by the codec.",
+        "## Who has what",
+        _WHO,
+        _table(CLIENTS, client_rows(record["partition"])),
         "## Time",
         _table(("stage", "seconds", "share"), stage_rows(record)),
         "## Where this comes from",
@@ -202,60 +233,38 @@ figure svg { width: 100%; height: auto; } pre { overflow-x: auto; font-size: .8r
 
 def _html(results: dict[str, Record], first: str) -> str:
     record = results[first]
-    figure = _figure(results, first)
     origin = html.escape(json.dumps(_origin(record), indent=1))
     return (
         "<!doctype html><html lang=en><meta charset=utf-8>"
         '<meta name=viewport content="width=device-width, initial-scale=1">'
         f"<title>DeltaMask report</title><style>{_STYLE}</style>"
         f"<h1>{html.escape(headline(first, record))}</h1><p>{html.escape(_facts(record))}</p>"
-        + (
-            f"<figure>{figure}</figure>"
-            if figure
-            else "<p>Figures need matplotlib: pip install 'deltamask[demo]'</p>"
-        )
-        + f"<h2>Methods</h2>{_html_table(COMPARISON, comparison_rows(results))}"
+        f"{_html_accuracy(results, first)}"
+        f"<h2>Methods</h2>{_html_table(COMPARISON, comparison_rows(results))}"
         f"<p>{_LEGEND}</p>"
         f"<h2>{html.escape(first)}, round by round</h2>{_html_table(ROUNDS, round_rows(record))}"
         "<p>Round 0, thresholded, is the untouched backbone with the probed classifier. "
         "<i>wrong</i> counts positions that the codec made up.</p>"
+        f"<h2>Who has what</h2>{_html_who(record)}<p>{_WHO}</p><details><summary>client by client</summary>"
+        f"{_html_table(CLIENTS, client_rows(record['partition']))}</details>"
         f"<h2>Time</h2>{_html_table(('stage', 'seconds', 'share'), stage_rows(record))}"
         f"<h2>Where this comes from</h2><details><summary>versions, commit, hardware, settings</summary>"
         f"<pre>{origin}</pre></details></html>"
     )
 
 
-def _figure(results: dict[str, Record], first: str) -> str | None:
-    """Accuracy against bytes for all runs, and the three views of the first, as one SVG."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return None
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
-    by_bytes, by_round = figure.subplots(1, 2)
-    for label, r in results.items():
-        sent = r["head_uplink_bytes"]
-        xs, ys = [], []
-        for x in r["history"]:
-            sent += x["uplink_bytes"]
-            xs.append(sent / 1e6)
-            ys.append(100 * x["accuracy"])
-        by_bytes.plot(xs, ys, marker=".", label=label)
-    by_bytes.set(
-        xscale="log", xlabel="uplink so far, MB (all clients, classifier included)", ylabel="test accuracy, %"
-    )
-    by_bytes.legend(fontsize=8)
-    history = results[first]["history"]
-    for view in ("thresholded", "expected", "sampled"):
-        if f"accuracy_{view}" in history[0]:
-            by_round.plot(
-                [x["round"] for x in history], [100 * x[f"accuracy_{view}"] for x in history], marker=".", label=view
-            )
-    by_round.set(xlabel="round", ylabel="test accuracy, %", title=f"{first}: three ways to use the mask")
-    by_round.legend(fontsize=8)
-    for axes in (by_bytes, by_round):
-        axes.grid(alpha=0.3)
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
-    text = buffer.getvalue()
-    return text[text.index("<svg") :]
+def _html_accuracy(results: dict[str, Record], first: str) -> str:
+    if not figures.available():
+        return "<p>Figures need matplotlib: pip install 'deltamask[demo]'</p>"
+    return f"<figure>{figures.svg(figures.accuracy(results, first))}</figure>"
+
+
+def _html_who(record: Record) -> str:
+    counts = record["partition"].get("class_counts")
+    if counts is None:
+        return (
+            "<p>This result does not hold the counts of each class: <code>deltamask partition</code> draws them.</p>"
+        )
+    if not figures.available():
+        return ""  # the figure above says why
+    return f"<figure>{figures.svg(figures.who_has_what(counts, record['config']['partition']))}</figure>"

@@ -21,7 +21,7 @@ from safetensors.numpy import save
 from deltamask import heads
 from deltamask.adapter import Adapter
 from deltamask.config import Config
-from deltamask.datasets.partition import effective_classes
+from deltamask.datasets.partition import Holdings
 from deltamask.errors import ConfigError, DataError
 from deltamask.files import write_atomically
 from deltamask.methods.base import Method, State
@@ -239,10 +239,7 @@ def _summary(
         "wrong_positions": total("wrong_positions"),
         "seconds": round(seconds, 3),
         "stages": stages,
-        "partition": {
-            "sizes": [len(x) for x in labels],
-            "effective_classes": effective_classes(labels, task.classes),
-        },
+        "partition": Holdings.of(labels, task.classes).record(),
         "history": history,
         **provenance(),
     }

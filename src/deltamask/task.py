@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from deltamask.config import Config
 from deltamask.datasets import arrays, partition, pixels
 from deltamask.datasets import base as datasets
 from deltamask.datasets.base import Labelled
+from deltamask.datasets.partition import Holdings
 from deltamask.errors import ConfigError
 from deltamask.heads import Head
 from deltamask.masking import MaskedModel, mask_model
@@ -24,7 +26,7 @@ from deltamask.sampling import derive, permutation
 from deltamask.stages import Stages
 from deltamask.training import Images, Prefix
 
-__all__ = ["Progress", "Task", "build", "choose_device"]
+__all__ = ["Progress", "Task", "build", "choose_device", "holdings"]
 
 Progress = Callable[[str, int, int], object]
 
@@ -85,19 +87,16 @@ def build(config: Config, progress: Progress = lambda what, done, total: None) -
     device = choose_device(config.device)
     module = backbones.load(config.model, config.image_size).to(device)
     train, test = datasets.load(config.dataset, config.data)
+    rows, parts = _owned(config, train)
+    test_rows = _drawn(len(test), config.data.test_images, derive(0, "test images"))
     masked = mask_model(module, config.blocks, ste=config.train.ste)
     prefix = Prefix(masked, enabled=config.train.prefix_cache)
-    rows = _drawn(len(train), config.data.train_images, derive(config.seed, "training images"))
-    test_rows = _drawn(len(test), config.data.test_images, derive(0, "test images"))
-    labels = train.labels if rows is None else train.labels[rows]
-    parts = partition.split(labels, config.clients, config.partition, config.seed)
-
     fingerprint = masked.fingerprint()
 
     def ready(data: Labelled, chosen: NDArray[np.int64] | None, what: str) -> Images:
         folder = arrays.cache_folder(config.data.cache_dir)
         images = pixels.prepare(data, module.preprocess, chosen, folder, partial(progress, what))
-        own = data.labels if chosen is None else data.labels[chosen]
+        own = _some(data.labels, chosen)
         # Sets that are small enough to need no pixel file leave nothing on the disk unless they are asked to.
         file = None
         if isinstance(images, pixels.Pixels) or config.data.cache_dir:
@@ -122,6 +121,14 @@ def build(config: Config, progress: Progress = lambda what, done, total: None) -
     return Task(config, masked, prefix, clients, kept_test, classes, features, fingerprint, head)
 
 
+def holdings(config: Config) -> Holdings:
+    """Who has what under ``config``, from the labels alone: no backbone is loaded."""
+    train, _ = datasets.load(config.dataset, config.data)
+    rows, parts = _owned(config, train)
+    labels = _some(train.labels, rows)
+    return Holdings.of([labels[part] for part in parts], len(train.classes))
+
+
 def choose_device(name: str) -> torch.device:
     """The device of that name; ``auto`` is an accelerator where there is one."""
     if name == "auto":
@@ -134,6 +141,20 @@ def choose_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:  # torch asserts that it was compiled with CUDA
         raise ConfigError(f"device is {name!r}: {str(error).splitlines()[0]}; expected auto or cpu") from None
     return device
+
+
+def _owned(config: Config, train: Labelled) -> tuple[NDArray[np.int64] | None, list[NDArray[np.int64]]]:
+    """The training images that are drawn (none for all), and for each client the positions of its own among them."""
+    rows = _drawn(len(train), config.data.train_images, derive(config.seed, "training images"))
+    wanted = config.partition.partition(":")[2]
+    # Only the column that is asked for is read; of the others the names are enough.
+    columns = {name: _some(read(), rows) if name == wanted else None for name, read in train.columns.items()}
+    labels = _some(train.labels, rows)
+    return rows, partition.split(labels, config.clients, config.partition, config.seed, config.min_images, columns)
+
+
+def _some(values: NDArray[Any], rows: NDArray[np.int64] | None) -> NDArray[Any]:
+    return values if rows is None else values[rows]
 
 
 def _drawn(count: int, wanted: int, key: int) -> NDArray[np.int64] | None:

@@ -27,6 +27,7 @@ SMALL = ["--set", "rounds=1", "--set", "clients=20", "--set", "participation=0.0
 def test_help_and_version() -> None:
     assert "compare" in call("--help")
     assert "channel.codec" in call("run", "--help")
+    assert "min_images" in call("partition", "--help")
     assert call("--version").strip() == "0.1.0"
 
 
@@ -63,6 +64,7 @@ def test_run_export_apply(tmp_path) -> None:
     out = tmp_path / "run"
     record = json.loads(call("run", *SMALL, "--out", str(out), "--json"))
     assert record["rounds"] == 1
+    assert [sum(row) for row in record["partition"]["class_counts"]] == record["partition"]["sizes"]
     for name in ("result.json", "rounds.jsonl", "mask.dmask", "report.md", "report.html", "checkpoint.safetensors"):
         assert (out / name).stat().st_size > 0
     assert "already holds a run" in call("run", *SMALL, "--out", str(out), code=2)
@@ -84,7 +86,8 @@ def test_compare_makes_one_report(tmp_path) -> None:
     for label in ("deltamask", "deltamask:paper", "fedpm"):
         assert f"| {label} |" in text
     page = (out / "report.html").read_text()
-    assert "<svg" in page
+    assert page.count("<svg") == 2  # accuracy, and who has what
+    assert "## Who has what" in text
     assert "http://" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
         "http://creativecommons.org", ""
     )
