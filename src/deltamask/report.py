@@ -132,7 +132,7 @@ def markdown(results: dict[str, Record], first: str) -> str:
         _table(COMPARISON, comparison_rows(results)),
         f"## {first}, round by round",
         _table(ROUNDS, round_rows(record)),
-        "Round 0, thresholded, is the untouched backbone with the probed classifier; *wrong*: made up by the codec.",
+        "Round 0, thresholded, is the untouched backbone with its classifier; *wrong*: made up by the codec.",
         "## Time",
         _table(("stage", "seconds", "share"), stage_rows(record)),
         "## Where this comes from",
@@ -217,7 +217,7 @@ def _html(results: dict[str, Record], first: str) -> str:
         + f"<h2>Methods</h2>{_html_table(COMPARISON, comparison_rows(results))}"
         f"<p>{_LEGEND}</p>"
         f"<h2>{html.escape(first)}, round by round</h2>{_html_table(ROUNDS, round_rows(record))}"
-        "<p>Round 0, thresholded, is the untouched backbone with the probed classifier. "
+        "<p>Round 0, thresholded, is the untouched backbone with its classifier. "
         "<i>wrong</i> counts positions that the codec made up.</p>"
         f"<h2>Time</h2>{_html_table(('stage', 'seconds', 'share'), stage_rows(record))}"
         f"<h2>Where this comes from</h2><details><summary>versions, commit, hardware, settings</summary>"
