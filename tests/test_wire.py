@@ -62,6 +62,7 @@ def test_layout():
 
 def test_kind_ids_are_kept():
     known = {"delta": 1, "mask": 2, "dense": 3, "head": 4, "theta": 5, "adapter": 6}
+    known |= {"statistics": 7, "losses": 8, "shrinkage": 9}
     assert known.items() <= wire.KINDS.items()
     assert len(set(wire.KINDS.values())) == len(wire.KINDS)
 

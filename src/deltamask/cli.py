@@ -317,7 +317,7 @@ def apply(
     _show_facts({"file": str(out), "bytes": len(data), "tensors": len(state), **adapter.about}, as_json)
 
 
-_KINDS = ("codecs", "methods", "models", "datasets", "downlinks", "presets", "settings")
+_KINDS = ("codecs", "methods", "models", "datasets", "downlinks", "heads", "presets", "settings")
 
 
 @app.command(name="list")
@@ -325,7 +325,7 @@ def list_(
     kind: Annotated[str, typer.Argument(help="One of: " + ", ".join(_KINDS))],
     as_json: Json = False,
 ) -> None:
-    """List what can be chosen: codecs, methods, models, datasets, downlinks, presets or settings."""
+    """List what can be chosen: codecs, methods, models, datasets, downlinks, heads, presets or settings."""
     from deltamask import codecs
     from deltamask.config import PRESETS, settings
     from deltamask.registry import members
@@ -347,6 +347,8 @@ def list_(
         rows["a folder or hub id"] = "images with classes: parquet, a folder of images for each class, IDX"
     elif kind == "downlinks":
         rows = {name: _first_line(type(d)) for name, d in members("deltamask.downlink", "DOWNLINK").items()}
+    elif kind == "heads":
+        rows = {name: _first_line(type(h)) for name, h in members("deltamask.heads", "HEAD").items()}
     elif kind == "presets":
         rows = {name: ", ".join(f"{k}={v}" for k, v in preset.items()) for name, preset in PRESETS.items()}
     elif kind == "settings":

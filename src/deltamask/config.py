@@ -60,8 +60,9 @@ class EvaluationSettings(_Section):
 
 
 class HeadSettings(_Section):
-    """The classifier, trained in one federated round of linear probing and then frozen."""
+    """The classifier, made before the first round and then frozen."""
 
+    kind: str = Field("probe", description="where the classifier comes from (deltamask list heads)")
     epochs: int = Field(50, ge=1, description="local epochs of the probing round")
     batch: int = Field(64, ge=1, description="images in a batch of the probing round")
     lr: float = Field(0.02, gt=0, description="Adam's learning rate of the probing round")

@@ -59,7 +59,7 @@ class Live(Listener):
         self.sent = sum(r["uplink_bytes"] + r["head_uplink_bytes"] for r in history)
         self.console.print(
             f"[bold]{self.label}[/]: {task.size:,} masked weights, {len(task.clients)} clients, "
-            f"probed classifier {100 * first['accuracy']:.1f}%"
+            f"classifier alone {100 * first['accuracy']:.1f}%"
             + (f", {self.done} rounds done before" if self.done else ""),
             highlight=False,
         )

@@ -160,7 +160,7 @@ def markdown(results: dict[str, Record], first: str) -> str:
         _table(COMPARISON, comparison_rows(results)),
         f"## {first}, round by round",
         _table(ROUNDS, round_rows(record)),
-        "Round 0, thresholded, is the untouched backbone with the probed classifier; *wrong*: made up by the codec.",
+        "Round 0, thresholded, is the untouched backbone with its classifier; *wrong*: made up by the codec.",
         "## Who has what",
         _WHO,
         _table(CLIENTS, client_rows(record["partition"])),
@@ -243,7 +243,7 @@ def _html(results: dict[str, Record], first: str) -> str:
         f"<h2>Methods</h2>{_html_table(COMPARISON, comparison_rows(results))}"
         f"<p>{_LEGEND}</p>"
         f"<h2>{html.escape(first)}, round by round</h2>{_html_table(ROUNDS, round_rows(record))}"
-        "<p>Round 0, thresholded, is the untouched backbone with the probed classifier. "
+        "<p>Round 0, thresholded, is the untouched backbone with its classifier. "
         "<i>wrong</i> counts positions that the codec made up.</p>"
         f"<h2>Who has what</h2>{_html_who(record)}<p>{_WHO}</p><details><summary>client by client</summary>"
         f"{_html_table(CLIENTS, client_rows(record['partition']))}</details>"

@@ -18,19 +18,18 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from deltamask import heads
 from deltamask.adapter import Adapter
 from deltamask.config import Config
 from deltamask.datasets.partition import Holdings
 from deltamask.errors import ConfigError, DataError
 from deltamask.files import write_atomically
+from deltamask.heads.base import HeadKind, check
+from deltamask.heads.linear import Head
 from deltamask.methods.base import Method, State
 from deltamask.provenance import provenance
 from deltamask.registry import member
 from deltamask.round import RoundBytes, choose_clients, federated_round
 from deltamask.task import Task, build
-from deltamask.training import LocalTraining
-from deltamask.wire import SERVER
 
 __all__ = ["CHECKPOINT", "Listener", "Result", "is_finished", "load_run", "run"]
 
@@ -97,11 +96,12 @@ def run(config: Config, out: Path | None = None, *, resume: bool = False, listen
     listener = listener or Listener()
     started = perf_counter()
     saved = _restore(config, out, resume) if out is not None else None
+    head_kind: HeadKind = member("head kind", "deltamask.heads", "HEAD", config.head.kind)
     task = build(config, listener.preparing)
     method: Method = member("method", "deltamask.methods", "METHOD", config.method)(task)
     history: list[dict[str, Any]]
     if saved is None:
-        head_bytes = _probe_head(task)
+        head_bytes = _make_head(task, head_kind)
         state, before = method.init(), 0.0
         history = [_record(task, method, state, None, head_bytes)]
     else:
@@ -152,15 +152,12 @@ def load_run(out: Path) -> Result:
     return Result({"history": history, "accuracy": history[-1]["accuracy"]}, task, method, state)
 
 
-def _probe_head(task: Task) -> tuple[int, int]:
-    """One federated round of linear probing over all clients; leaves the head in ``task``. (up, down) bytes."""
-    method: Method = member("method", "deltamask.methods", "METHOD", "linear-probe")(task)
-    settings = task.config.head
-    method.training = LocalTraining(settings.epochs, settings.batch, settings.lr)
-    state, traffic = federated_round(method, method.init(), range(len(task.clients)), task.clients)
-    task.head = method.head(state)
-    final = method.seal("head", SERVER, 0, heads.to_bytes(task.head))
-    return traffic.uplink_bytes, traffic.downlink_bytes + len(final) * len(task.clients)
+def _make_head(task: Task, kind: HeadKind) -> tuple[int, int]:
+    """Leaves a classifier of ``kind`` in ``task``; (up, down) bytes."""
+    check(task)
+    made = kind.make(task)
+    task.head = made.head
+    return made.uplink_bytes, made.downlink_bytes
 
 
 def _record(
@@ -170,7 +167,7 @@ def _record(
     traffic: RoundBytes | None,
     head_bytes: tuple[int, int],
 ) -> dict[str, Any]:
-    """One line of ``rounds.jsonl``; round 0 is the probed head on the untouched model."""
+    """One line of ``rounds.jsonl``; round 0 is the untouched model with its classifier."""
     record: dict[str, Any] = {"round": state.round}
     head = method.head(state)
     last = state.round >= task.config.rounds
@@ -281,7 +278,7 @@ class _Saved:
     def unpack(self, task: Task) -> tuple[State, list[dict[str, Any]], tuple[int, int], float]:
         if self.meta["model"] != task.fingerprint:
             raise DataError(f"{self.path} belongs to another base model; choose another --out")
-        task.head = heads.Head(self.arrays["head.weight"], self.arrays["head.bias"])
+        task.head = Head(self.arrays["head.weight"], self.arrays["head.bias"])
         arrays = {name.removeprefix("state."): a for name, a in self.arrays.items() if name.startswith("state.")}
         up, down = self.meta["head_bytes"]
         return State(self.meta["round"], arrays), self.meta["history"], (up, down), self.meta["seconds"]

@@ -25,6 +25,7 @@ from deltamask.masking import MaskedModel, mask_model
 from deltamask.sampling import derive, permutation
 from deltamask.stages import Stages
 from deltamask.training import Images, Prefix
+from deltamask.wire import Frame, open_frame, seal, seed_commitment
 
 __all__ = ["Progress", "Task", "build", "choose_device", "holdings"]
 
@@ -57,6 +58,24 @@ class Task:
     def size(self) -> int:
         """d, the number of masked weights."""
         return self.masked.num_masked
+
+    def seal(self, kind: str, client: int, round: int, payload: bytes) -> bytes:
+        """A frame of this federation."""
+        commitment = seed_commitment(self.config.seed)
+        return seal(Frame(kind, self.size, self.fingerprint, client, round, commitment, payload))
+
+    def open(self, data: bytes, kind: str, client: int, round: int | None, limit: int) -> Frame:
+        """A checked frame of this federation."""
+        return open_frame(
+            data,
+            kind=kind,
+            size=self.size,
+            model=self.fingerprint,
+            client=client,
+            round=round,
+            seed=seed_commitment(self.config.seed),
+            limit=limit,
+        )
 
     def plain_features(self, data: Images) -> Tensor:
         """The frozen backbone's output for all of ``data``."""

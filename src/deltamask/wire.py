@@ -35,7 +35,17 @@ from deltamask.errors import (
 
 __all__ = ["KINDS", "SERVER", "VERSION", "Frame", "fingerprint", "open_frame", "seal", "seed_commitment"]
 
-KINDS = {"delta": 1, "mask": 2, "dense": 3, "head": 4, "theta": 5, "adapter": 6}
+KINDS = {
+    "delta": 1,
+    "mask": 2,
+    "dense": 3,
+    "head": 4,
+    "theta": 5,
+    "adapter": 6,
+    "statistics": 7,
+    "losses": 8,
+    "shrinkage": 9,
+}
 """Name and id of every kind of payload; an id is never given to another kind."""
 
 SERVER = -1

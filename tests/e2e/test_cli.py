@@ -31,7 +31,9 @@ def test_help_and_version() -> None:
     assert call("--version").strip() == "0.1.0"
 
 
-@pytest.mark.parametrize("kind", ["codecs", "methods", "models", "datasets", "downlinks", "presets", "settings"])
+@pytest.mark.parametrize(
+    "kind", ["codecs", "methods", "models", "datasets", "downlinks", "heads", "presets", "settings"]
+)
 def test_list(kind) -> None:
     rows = json.loads(call("list", kind, "--json"))
     assert rows

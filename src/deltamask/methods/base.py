@@ -23,7 +23,7 @@ from deltamask.heads import Head
 from deltamask.sampling import derive
 from deltamask.task import Task
 from deltamask.training import Images, LocalTraining
-from deltamask.wire import SERVER, Frame, open_frame, seal, seed_commitment
+from deltamask.wire import SERVER, Frame
 
 __all__ = ["Method", "Receipt", "State"]
 
@@ -89,26 +89,16 @@ class Method(ABC):
         """Sets the task's model to the state, seen through one of `views`."""
 
     def head(self, state: State) -> Head:
-        """The classifier that goes with the state: the probed one, unless the method trains its own."""
+        """The classifier that goes with the state: the frozen one, unless the method trains its own."""
         return self.task.head
 
     def seal(self, kind: str, client: int, round: int, payload: bytes) -> bytes:
         """A frame of this federation."""
-        commitment = seed_commitment(self.config.seed)
-        return seal(Frame(kind, self.task.size, self.task.fingerprint, client, round, commitment, payload))
+        return self.task.seal(kind, client, round, payload)
 
     def open(self, data: bytes, kind: str, client: int, round: int | None, limit: int) -> Frame:
         """A checked frame of this federation."""
-        return open_frame(
-            data,
-            kind=kind,
-            size=self.task.size,
-            model=self.task.fingerprint,
-            client=client,
-            round=round,
-            seed=seed_commitment(self.config.seed),
-            limit=limit,
-        )
+        return self.task.open(data, kind, client, round, limit)
 
     def open_broadcast(self, data: bytes, kind: str) -> Frame:
         """A checked frame of the server; its round is the client's round."""

@@ -1,7 +1,4 @@
-"""The classifier on top of the backbone: one federated round of linear probing, then frozen.
-
-Its bytes are real frames like all others; `simulate` counts them apart and in the total (METHOD, decision 14).
-"""
+"""A linear classifier: its numbers, its bytes, its local training and its average."""
 
 from __future__ import annotations
 
