@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import deltamask
+from deltamask import memory
 
 __all__ = ["Target", "markdown_table", "peak_mib", "provenance", "seconds", "single_thread", "write_json"]
 
@@ -81,14 +83,14 @@ def peak_mib(call: Callable[[], object]) -> float | None:
     tracemalloc would miss what compiled code allocates.
     """
     gc.collect()
-    try:
-        ctypes.CDLL(None).malloc_trim(0)  # what was freed but kept would hide what the call takes
-        Path("/proc/self/clear_refs").write_text("5")  # the peak is now what is resident
-        before = _status("VmHWM")
-        call()
-        return (_status("VmHWM") - before) / 1024
-    except (OSError, AttributeError):
+    if memory.peak_mib() is None:
         return None
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)  # what was freed but kept would hide what the call takes
+    memory.reset_peak()  # the peak is now what is resident
+    before = memory.peak_mib()
+    call()
+    return memory.peak_mib() - before
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -101,13 +103,6 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table; all columns but the first are right-aligned."""
     lines = [list(head), ["---", *["---:"] * (len(head) - 1)], *map(list, rows)]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-
-
-def _status(field: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1])
-    raise OSError(f"no {field}")
 
 
 def _commit() -> str:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from study_embedded import STUDIES
+from study import EMBEDDED
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
@@ -53,7 +53,7 @@ def per_answer(runs: list[dict], key: str) -> float:
 
 def embedded() -> str:
     rows = []
-    order = STUDIES["compare"]
+    order = EMBEDDED["compare"]
     runs = records("embedded/compare")
     for label in (x for x in order if x in runs):
         group = runs[label]

@@ -9,6 +9,7 @@ from typing import Any
 
 from deltamask.config import Config
 from deltamask.live import Live
+from deltamask.memory import keep_pages
 from deltamask.provenance import cores
 from deltamask.report import load_result
 from deltamask.simulate import is_finished, run
@@ -22,6 +23,7 @@ def run_one(config: Config, out: Path, resume: bool, quiet: bool, label: str, ba
     """One run with a live view; with ``resume``, a result that is there already is taken as it is."""
     if resume and is_finished(config, out):
         return load_result(out)
+    keep_pages()
     with Live(label, config.rounds, quiet=quiet, bar=bar) as live:
         return run(config, out, resume=resume, listener=live).record
 

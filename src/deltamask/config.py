@@ -19,7 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from deltamask.errors import ConfigError, unknown_name
 
-__all__ = ["PRESETS", "Config", "DataSettings", "load", "settings"]
+__all__ = ["PRESETS", "Config", "DataSettings", "Precision", "load", "settings"]
+
+Precision = Literal["float32", "bfloat16"]
 
 
 class _Section(BaseModel):
@@ -35,7 +37,7 @@ class TrainSettings(_Section):
     score_lr: float = Field(0.2, gt=0, description="Adam's learning rate on mask scores; the paper has 0.1")
     ste: Literal["identity", "expected"] = Field("identity", description="straight-through gradient (decision 11)")
     prefix_cache: bool = Field(True, description="compute the frozen blocks in front of the masks only once")
-    precision: Literal["float32", "bfloat16"] = Field("float32", description="of matrix products while training")
+    precision: Precision = Field("float32", description="of matrix products while training; or bfloat16")
     threads: int = Field(0, ge=0, description="CPU threads of training; 0: what torch chooses")
 
 
@@ -57,6 +59,7 @@ class EvaluationSettings(_Section):
     """When accuracy is measured: the headline after each round, every view after the last one."""
 
     all_views_every: int = Field(1, ge=1, description="rounds from one evaluation of all views to the next")
+    precision: Precision = Field("float32", description="of matrix products while evaluating; or bfloat16")
 
 
 class HeadSettings(_Section):

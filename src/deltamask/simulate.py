@@ -25,6 +25,7 @@ from deltamask.errors import ConfigError, DataError
 from deltamask.files import write_atomically
 from deltamask.heads.base import HeadKind, check
 from deltamask.heads.linear import Head
+from deltamask.memory import peak_mib, reset_peak
 from deltamask.methods.base import Method, State
 from deltamask.provenance import provenance
 from deltamask.registry import member
@@ -95,6 +96,7 @@ def run(config: Config, out: Path | None = None, *, resume: bool = False, listen
     """
     listener = listener or Listener()
     started = perf_counter()
+    reset_peak()
     saved = _restore(config, out, resume) if out is not None else None
     head_kind: HeadKind = member("head kind", "deltamask.heads", "HEAD", config.head.kind)
     task = build(config, listener.preparing)
@@ -236,6 +238,7 @@ def _summary(
         "wrong_positions": total("wrong_positions"),
         "seconds": round(seconds, 3),
         "stages": stages,
+        "peak_memory_mib": peak_mib(),
         "partition": Holdings.of(labels, task.classes).record(),
         "history": history,
         **provenance(),

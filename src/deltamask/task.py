@@ -22,6 +22,7 @@ from deltamask.datasets.partition import Holdings
 from deltamask.errors import ConfigError
 from deltamask.heads import Head
 from deltamask.masking import MaskedModel, mask_model
+from deltamask.precision import mixed
 from deltamask.sampling import derive, permutation
 from deltamask.stages import Stages
 from deltamask.training import Images, Prefix
@@ -88,11 +89,11 @@ class Task:
         """Share of test images that the model, as it is set now, puts in the right class."""
         classify = head.on(self.device)
         hits = 0
-        with torch.no_grad():
-            for at in range(0, len(self.test), _EVAL_BATCH):
-                span = slice(at, at + _EVAL_BATCH)
-                out = classify(self.prefix.features(self.test, span)).argmax(1)
-                hits += int((out == self.test.labels[span]).sum())
+        for at in range(0, len(self.test), _EVAL_BATCH):
+            span = slice(at, at + _EVAL_BATCH)
+            with torch.no_grad(), mixed(self.config.evaluation.precision, self.device):
+                features = self.prefix.features(self.test, span)
+            hits += int((classify(features.float()).argmax(1) == self.test.labels[span]).sum())
         return hits / len(self.test)
 
 

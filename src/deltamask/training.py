@@ -9,13 +9,12 @@ results are not bit for bit the same (a model that reads its early blocks elsewh
 from __future__ import annotations
 
 import math
-import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,10 +22,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from deltamask import memory
+from deltamask.config import Precision
 from deltamask.datasets import arrays
 from deltamask.datasets.pixels import Pixels
 from deltamask.errors import DataError
 from deltamask.masking import MaskedModel, find_blocks
+from deltamask.precision import mixed
 from deltamask.sampling import derive, permutation
 
 __all__ = ["Images", "LocalTraining", "Prefix", "fit", "train_scores"]
@@ -96,7 +98,7 @@ class Prefix:
         shape = (len(data), *seen.shape[1:])
         kept = None if file is None else arrays.reopened(file, shape, np.float32)
         if kept is None:
-            needed, free = 4 * math.prod(shape), most if file is not None else _free_memory() / 2
+            needed, free = 4 * math.prod(shape), most if file is not None else (memory.free_bytes() or math.inf) / 2
             if needed > free or seen.dtype != torch.float32:
                 why = (
                     f"activations of {len(data)} images take {needed / 1e9:.1f} GB, the limit is {free / 1e9:.1f} GB"
@@ -168,15 +170,6 @@ class _ReachedError(Exception):
     """The forward pass has come as far as it was asked to."""
 
 
-def _free_memory() -> float:
-    """Bytes that this machine has left; infinite where it does not tell."""
-    try:
-        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"))
-    except OSError:
-        return math.inf
-    return 1024 * float(found[1]) if found else math.inf
-
-
 @contextmanager
 def _standing_aside(block: nn.Module) -> Iterator[None]:
     """Makes ``block`` hand its input on; an instance attribute shadows its forward method meanwhile."""
@@ -228,12 +221,7 @@ class LocalTraining:
     epochs: int = 1
     batch: int = 64
     lr: float = 0.1
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Of matrix products and convolutions; weights, scores and their gradients are float32 always."""
-
-    def mixed(self, device: torch.device) -> torch.autocast:
-        """The context in which the loss is computed."""
-        return torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
+    precision: Precision = "float32"
 
 
 def train_scores(
@@ -250,7 +238,7 @@ def train_scores(
     masked.reseed(derive(key, "masks"))
 
     def loss(index: Tensor) -> Tensor:
-        with how.mixed(prefix.device):
+        with mixed(how.precision, prefix.device):
             features = prefix.features(data, index)
         return F.cross_entropy(head(features.float()), data.labels[index])
 

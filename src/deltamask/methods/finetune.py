@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from deltamask.codecs.base import Reader
 from deltamask.errors import MalformedError
 from deltamask.methods.base import Method, Receipt, State
+from deltamask.precision import mixed
 from deltamask.training import Images, fit
 from deltamask.wire import SERVER
 
@@ -42,7 +43,7 @@ class FineTune(Method):
             leaves = {name: t.clone().requires_grad_() for name, t in masked.split(flat).items()}
 
             def loss(index: Tensor) -> Tensor:
-                with masked.using(leaves), how.mixed(self.task.device):
+                with masked.using(leaves), mixed(how.precision, self.task.device):
                     features = self.task.prefix.features(data, index)
                 return F.cross_entropy(head(features.float()), data.labels[index])
 
