@@ -1,7 +1,7 @@
 """The runs behind the tables in README and docs: one JSON a run in ``results/TASK/STUDY/``.
 
 python scripts/study.py embedded --jobs 2              # all studies of a task; finished runs are kept
-python scripts/study.py real --only heads              # one study; the real pair lies in ../shared/assets, or --assets
+python scripts/study.py real --only heads              # one study; the real pair is in ../shared/assets, or --assets
 python scripts/tables.py                               # then the tables
 
 A run that was cut off goes on from its last whole round (folder runs/study).
