@@ -72,7 +72,7 @@ def real(assets: str) -> Task:
         "clients=10",
         "data.train_images=2000",
         "rounds=20",
-        "train.batch=64",
+        "train.batch=16",
         "train.precision=bfloat16",
         "evaluation.precision=bfloat16",
         "evaluation.all_views_every=20",
@@ -81,10 +81,12 @@ def real(assets: str) -> Task:
     return Task(
         base,
         {
-            "tune-theta0": {v: [*short, f"theta0={v}", "train.score_lr=0.1"] for v in ("0.9", "0.95", "0.99")},
-            "tune-score-lr": {v: [*short, "theta0=0.95", f"train.score_lr={v}"] for v in ("0.1", "0.2")},
-            "tune-finetune-lr": {
-                v: [*short, "method=finetune", f"train.lr={v}"] for v in ("3e-5", "1e-4", "2e-4", "3e-4")
+            "tune-masks": {
+                f"theta0 {theta0}, lr {lr}": [*short, f"theta0={theta0}", f"train.score_lr={lr}"]
+                for theta0, lr in ((0.8, 0.1), (0.9, 0.1), (0.95, 0.1), (0.99, 0.1), (0.9, 0.2), (0.95, 0.2))
+            },
+            "tune-finetune": {
+                f"lr {lr}": [*short, "method=finetune", f"train.lr={lr}"] for lr in ("3e-5", "1e-4", "2e-4", "3e-4")
             },
             "standard": {"deltamask": masks, "finetune": tuned},
             "heads": {
