@@ -63,10 +63,9 @@ def accuracy(results: dict[str, dict[str, Any]], first: str) -> Any:
     by_bytes.legend(fontsize=8)
     history = results[first]["history"]
     for view in ("thresholded", "expected", "sampled"):
-        if f"accuracy_{view}" in history[0]:
-            by_round.plot(
-                [x["round"] for x in history], [100 * x[f"accuracy_{view}"] for x in history], marker=".", label=view
-            )
+        seen = [(x["round"], 100 * x[f"accuracy_{view}"]) for x in history if f"accuracy_{view}" in x]
+        if seen:  # not every round looks at every view
+            by_round.plot(*zip(*seen, strict=True), marker=".", label=view)
     by_round.set(xlabel="round", ylabel="test accuracy, %", title=f"{first}: three ways to use the mask")
     by_round.legend(fontsize=8)
     for axes in (by_bytes, by_round):

@@ -64,8 +64,11 @@ def test_encode_inspect_decode(codec, png, tmp_path) -> None:
 
 def test_run_export_apply(tmp_path) -> None:
     out = tmp_path / "run"
-    record = json.loads(call("run", *SMALL, "--out", str(out), "--json"))
-    assert record["rounds"] == 1
+    seldom = ["--set", "rounds=3", "--set", "evaluation.all_views_every=2"]
+    record = json.loads(call("run", *SMALL, *seldom, "--out", str(out), "--json"))
+    assert record["rounds"] == 3
+    assert ["accuracy_expected" in r for r in record["history"]] == [True, False, True, True]
+    assert record["peak_memory_mib"] is None or record["peak_memory_mib"] > 100
     assert [sum(row) for row in record["partition"]["class_counts"]] == record["partition"]["sizes"]
     for name in ("result.json", "rounds.jsonl", "mask.dmask", "report.md", "report.html", "checkpoint.safetensors"):
         assert (out / name).stat().st_size > 0
