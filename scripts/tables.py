@@ -6,49 +6,17 @@ python scripts/tables.py --check   # exit code 1 where a document does not match
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
+import tables_partition
+import tables_real
 from study import EMBEDDED
+from tablekit import ROOT, per_answer, percent, read, records, sweep, table
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "results"
-DOCUMENTS = ("README.md", "docs/embedded.md", "docs/guide.md", "docs/performance.md")
-
-
-def records(folder: str) -> dict[str, list[dict]]:
-    """label -> results of all its seeds, in the order of the files' names."""
-    found: dict[str, list[dict]] = {}
-    for path in sorted((RESULTS / folder).glob("*.json")):
-        record = json.loads(path.read_text())
-        found.setdefault(record["label"], []).append(record)
-    return found
-
-
-def spread(values: list[float], digits: int = 1) -> str:
-    mean = f"{statistics.mean(values):.{digits}f}"
-    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def percent(runs: list[dict], key: str) -> str:
-    return spread([100 * r[key] for r in runs])
-
-
-def per_answer(runs: list[dict], key: str) -> float:
-    shares = []
-    for r in runs:
-        answers = sum(len(x["clients"]) for x in r["history"])
-        shares.append(sum(x[key] for x in r["history"]) / answers)
-    return statistics.mean(shares)
+DOCUMENTS = ("README.md", "docs/embedded.md", "docs/guide.md", "docs/performance.md", "docs/real.md")
 
 
 def embedded() -> str:
@@ -74,29 +42,8 @@ def embedded() -> str:
     return table(head, rows)
 
 
-def sweep(folder: str, column: str) -> Callable[[], str]:
-    def make() -> str:
-        rows = [
-            [
-                label,
-                percent(group, "accuracy"),
-                spread([100 * r["accuracy_by_view"].get("expected", r["accuracy"]) for r in group]),
-                percent(group, "best_accuracy"),
-                f"{statistics.mean(r['uplink_bpp'] for r in group):.4f}",
-                f"{group[0]['history'][1]['uplink_bpp']:.4f}",
-                f"{statistics.mean(r['history'][-1]['uplink_bpp'] for r in group):.4f}",
-                str(len(group)),
-            ]
-            for label, group in records(folder).items()
-        ]
-        head = [column, "thresholded", "expected", "best", "uplink bpp", "first round", "last round", "seeds"]
-        return table(head, rows)
-
-    return make
-
-
 def codecs() -> str:
-    report = json.loads((RESULTS / "bench_codecs.json").read_text())
+    report = read("bench_codecs")
     shown = ("context", "rans", "rice", "bfuse8", "bfuse8x3", "xor8", "blockfuse8", "bfuse16", "bloom", "bitmap")
     by_name = {row["name"]: row for row in report["rows"]}
     peers = [row["name"] for row in report["rows"] if row["peer"]]
@@ -120,80 +67,13 @@ def codecs() -> str:
 def targets() -> str:
     rows = []
     for name in ("bench_codecs", "bench_round"):
-        report = json.loads((RESULTS / f"{name}.json").read_text())
+        report = read(name)
         for goal in report["targets"]:
             met = {True: "yes", False: "**no**", None: ""}[goal["met"]]
             rows.append([goal["what"], goal["target"], goal["measured"], met])
         if name == "bench_codecs":
             rows.append(["four random loads, for comparison", "", f"{report['four_random_loads_ns']:.2f} ns", ""])
     return table(["what", "target", "measured", "met"], rows)
-
-
-def partitioners() -> dict:
-    return json.loads((RESULTS / "partitioners.json").read_text())
-
-
-def partition_name(case: dict) -> str:
-    return (
-        f"{case['images']:,} images of {case['classes']} classes, {case['clients']} clients, Dir({case['alpha']:g})"
-    )
-
-
-def partitioners_alike() -> str:
-    report = partitioners()
-
-    def shown(case: dict, key: str, who: str) -> str:
-        value = case["statistics"][key][who]
-        return f"{value['mean']:.3f} ± {value['sd']:.3f}"
-
-    rows = [
-        [
-            partition_name(case),
-            *(shown(case, k, w) for k in ("effective_classes", "spread_of_sizes") for w in ("ours", "flwr_datasets")),
-            f"{min(s['ks']['p'] for s in case['statistics'].values()):.2g}",
-            "yes" if case["agree"] else "**no**",
-        ]
-        for case in report["cases"]
-    ]
-    head = ["split", "effective classes", "flwr-datasets", "spread of sizes", "flwr-datasets", "p", "agree"]
-    limits = report["tolerance"]
-    note = (
-        f"Mean ± standard deviation over {report['cases'][0]['splits']['ours']} seeds; flwr-datasets "
-        f"{report['peer']['flwr-datasets']}. Tolerance {limits['effective_classes']}, level {limits['ks_level']}."
-    )
-    return table(head, rows) + "\n\n" + note
-
-
-def partitioners_exact() -> str:
-    report = partitioners()
-    rows = [
-        ["`iid`, our order", f"`IidPartitioner`, {report['iid']['splits']} seeds", same(report["iid"]["same"])],
-        ["`column:NAME`, a client for each value", "`NaturalIdPartitioner`", same(report["column"]["same"])],
-    ]
-    for case in report["cases"]:
-        given = case["same_shares"]
-        moved = f"{given['images_elsewhere']:,} of {given['images']:,} images elsewhere"
-        rows.append(
-            [
-                partition_name(case),
-                f"`DirichletPartitioner`, our shares reversed, {given['splits']} seeds",
-                moved if given["images_elsewhere"] else "same class counts",
-            ]
-        )
-    return table(["ours", "flwr-datasets", "result"], rows)
-
-
-def same(value: bool) -> str:
-    return "same images for every client" if value else "**not the same**"
-
-
-def partitioners_end() -> str:
-    rows = []
-    for case in partitioners()["cases"]:
-        present = case["classes_present"]
-        cells = [f"{present[who][at]:.1f}" for who in ("ours", "flwr_datasets") for at in ("first", "others", "last")]
-        rows.append([partition_name(case), *cells])
-    return table(["classes that a client has", "first", "others", "last", "flwr: first", "others", "last"], rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -204,9 +84,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "finetune-lr": sweep("embedded/finetune-lr", "learning rate"),
     "codecs": codecs,
     "targets": targets,
-    "partitioners": partitioners_alike,
-    "partitioners-exact": partitioners_exact,
-    "partitioners-end": partitioners_end,
+    **tables_real.TABLES,
+    **tables_partition.TABLES,
 }
 
 
