@@ -221,12 +221,13 @@ def main() -> int:
     if not options.peer:
         parser.error("--peer is missing: the path of a Python that has flwr-datasets")
 
-    from deltamask.datasets import digits
+    from deltamask.config import DataSettings
+    from deltamask.datasets.digits import DATASET
     from deltamask.datasets.partition import split
     from deltamask.provenance import provenance
     from deltamask.sampling import derive, uniforms
 
-    labels = {"digits": digits.load()[0].labels.numpy(), "100 classes of 500": np.repeat(np.arange(100), 500)}
+    labels = {"digits": DATASET.load(DataSettings())[0].labels, "100 classes of 500": np.repeat(np.arange(100), 500)}
     users = np.array([f"user {word % 23}" for word in uniforms(derive(0, "users"), labels["digits"].size)])
     with tempfile.TemporaryDirectory() as folder:
         found, versions = ask(Path(folder), options.peer, labels, users)

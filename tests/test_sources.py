@@ -138,6 +138,33 @@ def test_idx_files(zipped, tmp_path) -> None:
     assert np.array_equal(sideways.images, raw.transpose(0, 2, 1))
 
 
+def test_idx_files_of_a_hub_set_come_from_its_cache(tmp_path, monkeypatch) -> None:
+    """EMNIST is no table on the hub; its images lie on their sides."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(hub, "reachable", lambda: False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    emnist = members("deltamask.datasets", "DATASET")["emnist"]
+    with pytest.raises(DataError, match="data set 'Royc30ne/emnist-balanced': the hub can't be reached"):
+        emnist.load(DataSettings())
+    assert emnist.available() is None
+    repository = tmp_path / "datasets--Royc30ne--emnist-balanced"
+    (repository / "refs").mkdir(parents=True)
+    commit = "0" * 40
+    (repository / "refs" / "main").write_text(commit)
+    folder = repository / "snapshots" / commit
+    folder.mkdir(parents=True)
+    with pytest.raises(DataError, match=r"has no files like \*idx\*"):
+        emnist.load(DataSettings())
+    for file in idx_folder(tmp_path / "made", zipped=True).iterdir():
+        file.rename(folder / f"emnist-balanced-{file.name.replace('t10k', 'test')}")
+    assert emnist.available() == str(repository)
+    train, test = emnist.load(DataSettings())
+    assert (len(train), len(test), len(train.classes)) == (30, 12, 47)
+    raw = np.random.default_rng(0).integers(0, 256, (30, 4, 6))
+    assert np.array_equal(train.images, raw.transpose(0, 2, 1))
+
+
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from deltamask.errors import DataError
 
-__all__ = ["explained", "needs", "reachable", "snapshot"]
+__all__ = ["data_files", "explained", "needs", "reachable", "snapshot"]
 
 _FILES = ["config.json", "preprocessor_config.json", "*.safetensors", "*.safetensors.index.json"]
 _OLDER = ["pytorch_model*.bin", "pytorch_model.bin.index.json"]
@@ -45,16 +45,35 @@ def snapshot(name: str) -> Path:
         raise DataError(
             f"no model {name!r}: expected a folder, a hub id like facebook/dinov2-small, or module:function"
         )
+    folder = _fetched("model", name, _FILES)
+    if not any(folder.glob("*.safetensors")):
+        folder = _fetched("model", name, [*_FILES, *_OLDER])
+    return folder
+
+
+def data_files(name: str, patterns: list[str]) -> Path:
+    """A folder with those files of the hub's data set that match: for sets that are no tables."""
+    folder = _fetched("data set", name, patterns)
+    if not any(p for pattern in patterns for p in folder.glob(pattern)):
+        raise DataError(f"data set {name!r} has no files like {', '.join(patterns)}; a local folder works too")
+    return folder
+
+
+def _fetched(kind: str, name: str, patterns: list[str]) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
-        raise needs("huggingface_hub", f"model {name!r}") from None
+        raise needs("huggingface_hub", f"{kind} {name!r}") from None
     offline = not reachable()
-    with explained("model", name, offline):
-        folder = Path(snapshot_download(name, allow_patterns=_FILES, local_files_only=offline))
-        if not any(folder.glob("*.safetensors")):
-            folder = Path(snapshot_download(name, allow_patterns=[*_FILES, *_OLDER], local_files_only=offline))
-    return folder
+    with explained(kind, name, offline):
+        return Path(
+            snapshot_download(
+                name,
+                repo_type="model" if kind == "model" else "dataset",
+                allow_patterns=patterns,
+                local_files_only=offline,
+            )
+        )
 
 
 @contextmanager

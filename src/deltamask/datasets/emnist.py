@@ -10,5 +10,6 @@ DATASET = Source(
     "Royc30ne/emnist-balanced",
     "EMNIST balanced: 131,600 handwritten letters and digits of 47 classes",
     classes=47,
+    idx=True,
     transposed=True,
 )

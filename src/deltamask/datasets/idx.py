@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 from deltamask.codecs.base import Reader
 from deltamask.errors import DataError, WireError
 
-__all__ = ["find", "read"]
+__all__ = ["MARK", "find", "read"]
+
+MARK = "idx"
+"""What all names of such files have in them."""
 
 _MOST = 2**31
 """No file may speak of more bytes than this."""
@@ -20,7 +23,7 @@ _MOST = 2**31
 
 def find(folder: Path, part: str, kind: str) -> Path | None:
     """The file of ``part`` (train, t10k or test) and ``kind`` (images, labels) in a folder, if there is one."""
-    found = sorted(p for p in folder.glob(f"*{part}*{kind}*") if "idx" in p.name and p.is_file())
+    found = sorted(p for p in folder.glob(f"*{part}*{kind}*") if MARK in p.name and p.is_file())
     return found[0] if found else None
 
 

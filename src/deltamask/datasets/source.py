@@ -39,6 +39,8 @@ class Source:
     """How many classes there must be; 0: as many as there are."""
     local: tuple[str, ...] = ()
     """Folders in which a system package puts it."""
+    idx: bool = False
+    """Whether the hub has it as IDX files rather than as tables."""
     transposed: bool = False
     """Whether its IDX images lie on their sides."""
 
@@ -58,6 +60,8 @@ class Source:
         """The training and test images, from here or from the folder that the settings name."""
         place = data.root or next((f for f in self.local if Path(f).is_dir()), self.name)
         folder = Path(place).expanduser()
+        if self.idx and place == self.name and not folder.is_dir():
+            folder = hub.data_files(place, [f"*{idx.MARK}*"])
         if folder.is_dir() and (idx.find(folder, "train", "images") or idx.find(folder, "t10k", "images")):
             train, test = _from_idx(folder, self)
         else:
