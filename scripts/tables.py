@@ -14,7 +14,7 @@ from collections.abc import Callable
 import tables_partition
 import tables_real
 from study import EMBEDDED
-from tablekit import ROOT, per_answer, percent, read, records, sweep, table
+from tablekit import RESULTS, ROOT, per_answer, percent, read, records, sweep, table
 
 DOCUMENTS = ("README.md", "docs/embedded.md", "docs/guide.md", "docs/performance.md", "docs/real.md")
 
@@ -65,15 +65,24 @@ def codecs() -> str:
 
 
 def targets() -> str:
-    rows = []
+    """Each target on each machine that `make bench` has run on: results/bench_codecs*.json, bench_round*.json."""
+    machines: list[str] = []
+    cells: dict[tuple[str, str], dict[str, str]] = {}
     for name in ("bench_codecs", "bench_round"):
-        report = read(name)
-        for goal in report["targets"]:
-            met = {True: "yes", False: "**no**", None: ""}[goal["met"]]
-            rows.append([goal["what"], goal["target"], goal["measured"], met])
-        if name == "bench_codecs":
-            rows.append(["four random loads, for comparison", "", f"{report['four_random_loads_ns']:.2f} ns", ""])
-    return table(["what", "target", "measured", "met"], rows)
+        for path in sorted(RESULTS.glob(f"{name}*.json")):
+            report = read(path.stem)
+            machine = report["provenance"]["cpu"].split(",")[0]
+            if machine not in machines:
+                machines.append(machine)
+            for goal in report["targets"]:
+                measured = goal["measured"] if goal["met"] is not False else f"**{goal['measured']}**"
+                what = re.sub(r" \(four random loads .*\)", "", goal["what"])
+                cells.setdefault((what, goal["target"]), {})[machine] = measured
+            if "four_random_loads_ns" in report:
+                loads = cells.setdefault(("four random loads, for comparison", ""), {})
+                loads[machine] = f"{report['four_random_loads_ns']:.2f} ns"
+    rows = [[*key, *(found.get(machine, "") for machine in machines)] for key, found in cells.items()]
+    return table(["what", "target", *machines], rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -302,7 +302,7 @@ def test_an_image_that_cannot_be_read_leaves_nothing_half_done(tmp_path) -> None
     folder = image_folder(tmp_path / "set")
     (folder / "train" / "cat" / "3.png").write_bytes(b"\x89PNG\r\n\x1a\nbroken")
     train, _ = base.load(str(folder), DataSettings())
-    with pytest.raises(DataError, match="image 3 can't be read"):
+    with pytest.raises(DataError, match=r"/set, train: image 3 can't be read"):
         prepare(train, PLAIN, None, tmp_path / "cache")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from deltamask.errors import DataError
@@ -21,4 +22,6 @@ def write_atomically(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         draft.replace(path)
     except OSError as error:
+        with suppress(OSError):  # on a full disk what is there of it would keep others from their place
+            draft.unlink()
         raise DataError(f"cannot write {path}: {error.strerror}") from None

@@ -44,16 +44,19 @@ class Labelled:
     """What caches know these images by: changes with the content."""
     columns: Mapping[str, Callable[[], NDArray[Any]]] = field(default_factory=dict)
     """What else is known of each image, by name, read when it is asked for."""
+    name: str = ""
+    """What messages call these images; none: their origin."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name or self.origin)
         if len(self.images) != len(self.labels):
-            raise DataError(f"{self.origin}: {len(self.images)} images and {len(self.labels)} labels")
+            raise DataError(f"{self.name}: {len(self.images)} images and {len(self.labels)} labels")
         if len(self.classes) < 2:
-            raise DataError(f"{self.origin}: {len(self.classes)} class in all; there is nothing to tell apart")
+            raise DataError(f"{self.name}: {len(self.classes)} class in all; there is nothing to tell apart")
         wrong = np.flatnonzero((self.labels < 0) | (self.labels >= len(self.classes)))
         if wrong.size:
             raise DataError(
-                f"{self.origin}: image {wrong[0]} has label {self.labels[wrong[0]]}, and {wrong.size - 1} more are "
+                f"{self.name}: image {wrong[0]} has label {self.labels[wrong[0]]}, and {wrong.size - 1} more are "
                 f"out of range; expected 0 to {len(self.classes) - 1}. Is it the right column (data.label)?"
             )
 

@@ -91,7 +91,7 @@ def _bytes(data: Labelled, i: int, p: Preprocess) -> NDArray[np.uint8]:
             raise ValueError(f"{image.width} x {image.height} pixels")
         image = _flattened(image).convert("RGB" if p.channels == 3 else "L")
     except (OSError, SyntaxError, ValueError, TypeError, AttributeError, Image.DecompressionBombError) as error:
-        raise DataError(f"{data.origin}: image {i} can't be read ({error}); remove it, or replace the file") from None
+        raise DataError(f"{data.name}: image {i} can't be read ({error}); remove it, or replace the file") from None
     scale = p.size / (p.crop * min(image.size))
     width, height = (max(p.size, round(side * scale)) for side in image.size)
     filters = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}

@@ -96,7 +96,7 @@ def _from_idx(folder: Path, source: Source) -> tuple[Labelled, Labelled]:
         parts.append((images.transpose(0, 2, 1) if source.transposed else images, labels, files[0]))
     count = max(source.classes, 1 + max(int(labels.max(initial=0)) for _, labels, _ in parts))
     classes = tuple(str(c) for c in range(count))
-    train, test = (Labelled(images, labels, classes, f"{f}:{_stamp(f)}") for images, labels, f in parts)
+    train, test = (Labelled(images, labels, classes, f"{f}:{_stamp(f)}", name=str(f)) for images, labels, f in parts)
     return train, test
 
 
@@ -112,16 +112,17 @@ def _from_tables(place: str, source: Source, data: DataSettings) -> tuple[Labell
     columns = {
         n: (lambda n=n: np.asarray(train.with_format("arrow")[:][n])) for n in train.column_names if n != image
     }
-    first = Labelled(_Column(train, image), labels, classes, _origin(train, image), columns)
+    first = Labelled(_Column(train, image), labels, classes, _origin(train, image), columns, f"{place}, {train_name}")
     if test_name is None or test_name == train_name:
         kept, test_rows = held_out(labels, "held out")
-        return _rows(first, train, image, kept), _rows(first, train, image, test_rows)
+        return _rows(first, train, image, kept, "kept"), _rows(first, train, image, test_rows, "held out")
     test = tables[test_name]
     missing = {image, label} - set(test.column_names)
     if missing:
         raise DataError(f"{place}: the split {test_name!r} has no column {missing.pop()!r}")
     _, test_labels = _classes(place, test, label, classes)
-    return first, Labelled(_Column(test, image), test_labels, classes, _origin(test, image))
+    name = f"{place}, {test_name}"
+    return first, Labelled(_Column(test, image), test_labels, classes, _origin(test, image), name=name)
 
 
 def _tables(place: str, source: Source) -> dict[str, Any]:
@@ -212,12 +213,12 @@ def _classes(
     return known, np.array([number.get(str(value), len(known)) for value in column.tolist()], np.int64)
 
 
-def _rows(data: Labelled, table: Any, image: str, rows: NDArray[np.int64]) -> Labelled:
+def _rows(data: Labelled, table: Any, image: str, rows: NDArray[np.int64], part: str) -> Labelled:
     columns = {name: (lambda read=read: read()[rows]) for name, read in data.columns.items()}
     digest = hashlib.sha256(rows.tobytes()).hexdigest()[:16]
-    return Labelled(
-        _Column(table.select(rows), image), data.labels[rows], data.classes, f"{data.origin}:{digest}", columns
-    )
+    origin = f"{data.origin}:{digest}"
+    name = f"{data.name}, {part}"
+    return Labelled(_Column(table.select(rows), image), data.labels[rows], data.classes, origin, columns, name)
 
 
 def _origin(table: Any, image: str) -> str:
