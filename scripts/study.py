@@ -137,6 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=("embedded", "real"))
     parser.add_argument("--only", action="append", help="a study; may be repeated (default: all)")
+    parser.add_argument("--label", action="append", help="a run of the studies; may be repeated (default: all)")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--threads", type=int, default=1, help="of each run")
@@ -151,6 +152,7 @@ def main() -> None:
         for folder in args.only or task.studies
         for seed in range(1 if folder.startswith("tune-") else args.seeds)
         for label, sets in task.studies[folder].items()
+        if not args.label or label in args.label
     ]
     with ThreadPoolExecutor(args.jobs) as pool:
         for line in pool.map(lambda job: one(args.task, task.base, *job, args.threads), todo):
