@@ -88,6 +88,10 @@ def real(assets: str) -> Task:
             "tune-finetune": {
                 f"lr {lr}": [*short, "method=finetune", f"train.lr={lr}"] for lr in ("3e-5", "6e-5", "1e-4", "2e-4", "3e-4")
             },
+            "tune-precision": {
+                precision: [*short, *masks, f"train.precision={precision}", f"evaluation.precision={precision}"]
+                for precision in ("float32", "bfloat16")
+            },
             "standard": {"deltamask": masks, "finetune": tuned},
             "heads": {
                 f"{name}, {split}": [*short, *masks, f"head.kind={kind}", f"partition={split}"]

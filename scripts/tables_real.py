@@ -147,6 +147,7 @@ TABLES = {
     "real-heads": real_heads,
     "real-masks": sweep("real/tune-masks", "masks"),
     "real-finetune": sweep("real/tune-finetune", "fine-tuning"),
+    "real-precision": sweep("real/tune-precision", "products in"),
     "real-cost": real_cost,
     "dry-run": dry_run,
 }
