@@ -86,7 +86,8 @@ def real(assets: str) -> Task:
                 for theta0, lr in ((0.8, 0.1), (0.9, 0.1), (0.95, 0.1), (0.99, 0.1), (0.9, 0.2), (0.95, 0.2))
             },
             "tune-finetune": {
-                f"lr {lr}": [*short, "method=finetune", f"train.lr={lr}"] for lr in ("3e-5", "6e-5", "1e-4", "2e-4", "3e-4")
+                f"lr {lr}": [*short, "method=finetune", f"train.lr={lr}"]
+                for lr in ("3e-5", "6e-5", "1e-4", "2e-4", "3e-4")
             },
             "tune-precision": {
                 precision: [*short, *masks, f"train.precision={precision}", f"evaluation.precision={precision}"]
