@@ -55,6 +55,14 @@ class DataSettings(_Section):
     cache_gb: float = Field(20.0, ge=0, description="longest file of activations to keep; longer ones are not kept")
 
 
+class UpdateSettings(_Section):
+    """What becomes of a change of weights on the way up, in methods that send one."""
+
+    bits: float = Field(1.0, gt=0, le=6, description="eden: bits a number, 1 to 6 or a share of one")
+    bucket: int = Field(512, ge=1, description="qsgd: numbers that share a norm")
+    levels: int = Field(1, ge=1, le=2**15, description="qsgd: levels beside zero")
+
+
 class EvaluationSettings(_Section):
     """When accuracy is measured: the headline after each round, every view after the last one."""
 
@@ -126,6 +134,7 @@ class Config(_Section):
     channel: ChannelSettings = ChannelSettings()
     aggregation: AggregationSettings = AggregationSettings()
     downlink: DownlinkSettings = DownlinkSettings()
+    update: UpdateSettings = UpdateSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
 
     def digest(self) -> str:

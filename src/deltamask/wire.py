@@ -45,6 +45,7 @@ KINDS = {
     "statistics": 7,
     "losses": 8,
     "shrinkage": 9,
+    "update": 10,
 }
 """Name and id of every kind of payload; an id is never given to another kind."""
 

@@ -36,22 +36,26 @@ class FineTune(Method):
 
     def client(self, broadcast: bytes, client: int, data: Images) -> bytes:
         frame = self.open_broadcast(broadcast, "dense")
-        masked, head = self.task.masked, self.task.head.on(self.task.device)
         with self.task.stages("train"):
-            flat = torch.from_numpy(self._numbers(frame.payload)).to(self.task.device)
-            how = self.training
-            leaves = {name: t.clone().requires_grad_() for name, t in masked.split(flat).items()}
-
-            def loss(index: Tensor) -> Tensor:
-                with masked.using(leaves), mixed(how.precision, self.task.device):
-                    features = self.task.prefix.features(data, index)
-                return F.cross_entropy(head(features.float()), data.labels[index])
-
-            key = self.key(client, frame.round)
-            fit(loss, list(leaves.values()), len(data), epochs=how.epochs, batch=how.batch, lr=how.lr, key=key)
-            trained = torch.cat([t.detach().reshape(-1) for t in leaves.values()]).cpu().numpy()
+            trained = self.train(client, frame.round, data, self._numbers(frame.payload))
         with self.task.stages("encode"):
             return self.seal("dense", client, frame.round, trained.astype("<f4").tobytes())
+
+    def train(self, client: int, round: int, data: Images, weights: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Local epochs from ``weights`` on."""
+        masked, head, how = self.task.masked, self.task.head.on(self.task.device), self.training
+        flat = torch.from_numpy(weights).to(self.task.device)
+        leaves = {name: t.clone().requires_grad_() for name, t in masked.split(flat).items()}
+
+        def loss(index: Tensor) -> Tensor:
+            with masked.using(leaves), mixed(how.precision, self.task.device):
+                features = self.task.prefix.features(data, index)
+            return F.cross_entropy(head(features.float()), data.labels[index])
+
+        key = self.key(client, round)
+        fit(loss, list(leaves.values()), len(data), epochs=how.epochs, batch=how.batch, lr=how.lr, key=key)
+        out: NDArray[np.float32] = torch.cat([t.detach().reshape(-1) for t in leaves.values()]).cpu().numpy()
+        return out
 
     def receive(self, state: State, client: int, payload: bytes) -> Receipt:
         with self.task.stages("decode"):
