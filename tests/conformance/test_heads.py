@@ -61,7 +61,7 @@ class TestEveryHead:
 
         few = {"rounds": 2, "participation": 0.3, "head.kind": name, "method": method}
         config = load(values={**SMALL, **few})
-        monkeypatch.setattr(simulate, "build", lambda config: replace(task, config=config, stages=Stages()))
+        monkeypatch.setattr(simulate, "build", lambda config, progress: replace(task, config=config, stages=Stages()))
         with pytest.raises(InterruptedError):
             simulate.run(config, tmp_path / "cut", listener=Stop())
         cut = simulate.run(config, tmp_path / "cut", resume=True)
