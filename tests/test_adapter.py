@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from deltamask import mask_model
+from deltamask import codecs, mask_model
 from deltamask.adapter import Adapter
-from deltamask.errors import DataError, MismatchError, WireError
+from deltamask.codecs.base import varint
+from deltamask.errors import DataError, LimitError, MalformedError, MismatchError, WireError
 from deltamask.heads import Head
+from deltamask.wire import SERVER, Frame, open_frame, seal
 
 
 def model() -> nn.Module:
@@ -102,10 +106,6 @@ def test_damaged_files(adapter, tmp_path) -> None:
 
 def test_forged_descriptions(adapter) -> None:
     """Sound frames whose content lies."""
-    from dataclasses import replace
-
-    from deltamask.wire import open_frame, seal
-
     frame = open_frame(adapter.to_bytes())
     for old, new in (
         (b"[20,20]", b"[20,21]"),
@@ -117,3 +117,25 @@ def test_forged_descriptions(adapter) -> None:
         assert old in frame.payload, old
         with pytest.raises(WireError):
             Adapter.from_bytes(seal(replace(frame, payload=frame.payload.replace(old, new, 1))))
+
+
+def forged(size: int, text: bytes) -> bytes:
+    """A frame that speaks of ``size`` weights, none of them kept, with a description of one's own."""
+    packed = codecs.get("rans").encode(np.zeros(0, np.int64), size)
+    payload = varint(len(text)) + text + bytes(8) + packed
+    return seal(Frame("adapter", size, 1, SERVER, 0, 0, payload))
+
+
+def test_a_hundred_bytes_cannot_ask_for_a_terabyte() -> None:
+    text = b'{"layers":[["w",[%d]]],"head":[1,1],"rarer":1,"about":{}}'
+    assert Adapter.from_bytes(forged(5, text % 5)).mask.tolist() == [0] * 5
+    with pytest.raises(LimitError, match="1099511627776 weights"):
+        Adapter.from_bytes(forged(2**40, text % 2**40))
+    with pytest.raises(LimitError, match="at most 4 accepted"):
+        Adapter.from_bytes(forged(5, text % 5), limit=4)
+
+
+@pytest.mark.parametrize("text", [b"[" * 100_000, b'{"layers":[["w",[1e999]]],"head":[1,1],"rarer":1,"about":{}}'])
+def test_descriptions_that_break_a_parser(text) -> None:
+    with pytest.raises(MalformedError):
+        Adapter.from_bytes(forged(5, text))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from deltamask import codecs, heads
 from deltamask.codecs.base import Reader, varint
-from deltamask.errors import DataError, MalformedError, MismatchError
+from deltamask.errors import DataError, LimitError, MalformedError, MismatchError
 from deltamask.heads import Head
 from deltamask.masking import MaskedModel, module_fingerprint
 from deltamask.wire import SERVER, Frame, open_frame, seal
@@ -29,6 +29,7 @@ __all__ = ["SUFFIX", "Adapter"]
 SUFFIX = ".dmask"
 
 _MOST_TEXT = 1 << 20
+_MOST_WEIGHTS = 2**30
 _CODECS = ("rans", "rice", "bitmap")
 
 
@@ -63,9 +64,17 @@ class Adapter:
         return seal(Frame("adapter", self.mask.size, self.model, SERVER, self.round, 0, payload))
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Adapter:
-        """The inverse of `to_bytes` for untrusted bytes; all errors are `WireError`."""
+    def from_bytes(cls, data: bytes, limit: int = _MOST_WEIGHTS) -> Adapter:
+        """The inverse of `to_bytes` for untrusted bytes; all errors are `WireError`.
+
+        A hundred bytes can speak of any number of weights, and each of them takes a byte of memory here: more than
+        ``limit`` are refused.
+        """
         frame = open_frame(data, kind="adapter")
+        if frame.size > limit:
+            raise LimitError(
+                f"trained mask: {frame.size} weights, at most {limit} accepted; raise limit= if they are real"
+            )
         reader = Reader(frame.payload, "trained mask")
         described = reader.take(reader.varint(_MOST_TEXT))
         try:
@@ -73,7 +82,7 @@ class Adapter:
             layers = tuple((str(name), tuple(int(n) for n in shape)) for name, shape in text["layers"])
             classes, features = (int(n) for n in text["head"])
             rarer, about = int(text["rarer"]), dict(text["about"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise MalformedError(f"trained mask: the description does not parse ({error})") from None
         if any(n < 0 for _, shape in layers for n in shape) or sum(_count(s) for _, s in layers) != frame.size:
             raise MalformedError(f"trained mask: layers that do not add up to {frame.size} weights")
@@ -95,10 +104,10 @@ class Adapter:
         return len(data)
 
     @classmethod
-    def load(cls, path: Path | str) -> Adapter:
+    def load(cls, path: Path | str, limit: int = _MOST_WEIGHTS) -> Adapter:
         """Reads a file; `DataError` where there is none, `WireError` where it is damaged."""
         try:
-            return cls.from_bytes(Path(path).read_bytes())
+            return cls.from_bytes(Path(path).read_bytes(), limit)
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror}") from None
 

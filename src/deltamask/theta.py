@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deltamask.errors import ConfigError
-from deltamask.kernels import draws
+from deltamask.kernels import draws, posterior
 from deltamask.sampling import thresholds
 from deltamask.threads import over_chunks
 
@@ -77,6 +77,13 @@ class Aggregation:
     prior: float = 1.0
     clip: float = 0.01
 
+    def __post_init__(self) -> None:
+        if self.estimator == "mode" and self.prior < 1:
+            raise ConfigError(
+                f"aggregation.prior is {self.prior}, and a Beta distribution below 1 has no mode: "
+                "expected 1 or more, or aggregation.estimator='mean'"
+            )
+
     def init(self, size: int, theta0: float) -> ThetaState:
         """The state before the first round."""
         theta = np.full(size, np.clip(theta0, self.clip, 1 - self.clip), np.float32)
@@ -89,18 +96,27 @@ class Aggregation:
             raise ConfigError(f"votes were collected for {votes.rule!r}, the aggregation is {self.rule!r}")
         if votes.clients == 0:
             return ThetaState(state.theta, state.alpha, state.beta, state.round + 1)
-        arrived = np.float32(votes.clients)
-        total = votes.total.astype(np.float32)
-        alpha, beta = state.alpha, state.beta
+        arrived, size = np.float32(votes.clients), votes.total.size
+        bounds = np.float32(self.clip), np.float32(1 - self.clip)
+        theta = np.empty(size, np.float32)
         if self.rule == "control":
-            theta = state.theta + total / arrived
-        else:
-            if state.round % max(1, round(1 / participation)) == 0:
-                alpha = beta = np.full(total.size, self.prior, np.float32)
-            added = total if self.adds == "sum" else total / arrived
-            alpha = alpha + added
-            beta = beta + (arrived - added)
-            less = np.float32(1 if self.estimator == "mode" else 0)
-            theta = (alpha - less) / (alpha + beta - 2 * less)
-        clipped = np.clip(theta, np.float32(self.clip), np.float32(1 - self.clip))
-        return ThetaState(clipped, alpha, beta, state.round + 1)
+            over_chunks(
+                lambda a, b: posterior.moved_by_votes(
+                    state.theta[a:b], votes.total[a:b], arrived, *bounds, theta[a:b]
+                ),
+                size,
+            )
+            return ThetaState(theta, state.alpha, state.beta, state.round + 1)
+        fresh = state.round % max(1, round(1 / participation)) == 0
+        alpha, beta = (
+            np.full(size, self.prior, np.float32) if fresh else x.copy() for x in (state.alpha, state.beta)
+        )
+        counted = np.float32(1) if self.adds == "sum" else arrived
+        less = np.float32(1 if self.estimator == "mode" else 0)
+        over_chunks(
+            lambda a, b: posterior.beta_posterior(
+                votes.total[a:b], arrived, counted, less, *bounds, alpha[a:b], beta[a:b], theta[a:b]
+            ),
+            size,
+        )
+        return ThetaState(theta, alpha, beta, state.round + 1)
