@@ -56,9 +56,10 @@ class Sampling:
     what: str
     flips: int
     ns_per_weight: float
+    """From float32 probabilities, as a client has them."""
     ns_per_weight_min: float
-    thresholds_ns: float | None
-    """What turning both theta into thresholds adds; None where there are none."""
+    from_thresholds_ns: float | None
+    """The same from ready integer thresholds; None where there are none."""
 
 
 @dataclass(frozen=True)
@@ -108,17 +109,17 @@ def measure_sampling(theta_g: Theta, theta_k: Theta, repeats: int) -> list[Sampl
     """Ours in both modes, and what one would write in NumPy."""
     size = theta_g.size
 
-    def row(what: str, call: Callable[[], NDArray[Any]], extra: float | None) -> Sampling:
+    def row(what: str, call: Callable[[], NDArray[Any]], ready: float | None) -> Sampling:
         median, least, found = seconds(call, repeats)
-        return Sampling(what, found.size, median / size * 1e9, least / size * 1e9, extra)
+        return Sampling(what, found.size, median / size * 1e9, least / size * 1e9, ready)
 
     limits_g, limits_k = sampling.thresholds(theta_g), sampling.thresholds(theta_k)
-    made, _, _ = seconds(lambda: (sampling.thresholds(theta_g), sampling.thresholds(theta_k)), repeats)
     modes: tuple[Mode, ...] = ("coupled", "independent")
     rows = []
     for mode in modes:
         keys = Keys.of(mode, SEED, 1, 0)
-        rows.append(row(mode, lambda k=keys: sampling.flips(k, limits_g, limits_k), made / size * 1e9))
+        ready, _, _ = seconds(lambda k=keys: sampling.flips(k, limits_g, limits_k), repeats)
+        rows.append(row(mode, lambda k=keys: sampling.flips(k, theta_g, theta_k), ready / size * 1e9))
     rng = np.random.default_rng(SEED)
 
     def shared() -> NDArray[Any]:
@@ -142,8 +143,7 @@ def measure_client(preset: str, theta_g: Theta, theta_k: Theta, repeats: int) ->
         stages = Stages()
         keys = Keys.of(channel.sampling, SEED, 1, 0)
         with stages("sampling"):
-            limits = sampling.thresholds(theta_g)
-            flips = sampling.flips(keys, limits, sampling.thresholds(theta_k))
+            flips = sampling.flips(keys, theta_g, theta_k)
         count = flips.size
         with stages("ranking"):
             if channel.kappa.start < 1:
@@ -152,9 +152,10 @@ def measure_client(preset: str, theta_g: Theta, theta_k: Theta, repeats: int) ->
         with stages("coding"):
             context = None
             if codec.uses_context:
+                limits = sampling.thresholds(theta_g)
                 context = np.empty(limits.size, np.uint8)
                 theta_context(np.uint64(keys.server), limits, context)
-            data = codec.encode(flips, limits.size, context)
+            data = codec.encode(flips, theta_g.size, context)
         with stages("image"):
             if channel.image == "png":
                 data = images.wrap(data, codec, level=channel.deflate_level)

@@ -18,6 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import methods
+
 from deltamask.config import load
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
@@ -48,6 +50,16 @@ EMBEDDED: Studies = {
         "finetune": ["method=finetune"],
         "linear-probe": ["method=linear-probe"],
         "linear-probe, 60 rounds of 5 epochs": ["method=linear-probe", "rounds=60", "train.epochs=5"],
+    },
+    "tune-methods": methods.sweep(real=False),
+    # Who has what, and how many of the clients take part: a fifth of them takes twice the rounds.
+    **{
+        f"methods-{split.partition(':')[0]}-{share}": {
+            label: [*sets, f"partition={split}", f"participation={share}", *(["rounds=30"] if share < 1 else [])]
+            for label, sets in methods.chosen("embedded").items()
+        }
+        for split in ("iid", "dirichlet:0.1")
+        for share in (1.0, 0.2)
     },
 }
 
@@ -94,6 +106,10 @@ def real(assets: str) -> Task:
                 for precision in ("float32", "bfloat16")
             },
             "standard": {"deltamask": masks, "finetune": tuned},
+            "tune-methods": {
+                label: [*short, "theta0=0.95", *sets] for label, sets in methods.sweep(real=True).items()
+            },
+            "methods": {label: ["theta0=0.95", *sets] for label, sets in methods.chosen("real").items()},
             "heads": {
                 f"{name}, {split}": [*short, *masks, f"head.kind={kind}", f"partition={split}"]
                 for split in ("iid", "dirichlet:0.1")

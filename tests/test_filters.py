@@ -112,6 +112,17 @@ def test_false_positives_of_clustered_sets(codec, case):
     assert abs(wrong - expected) <= 5 * math.sqrt(expected) + 1
 
 
+def test_a_parameter_behind_the_name():
+    keys = np.arange(0, 100_000, 97)
+    codec = codecs.get("bloom:9.5")
+    data = codec.encode(keys, 100_000)
+    assert 8 * len(data) == pytest.approx(9.5 * keys.size, rel=0.01)
+    assert np.isin(keys, codecs.get("bloom").decode(data)).all()  # a receiver needs no parameter
+    for name, said in (("bloom:x", "expected a number"), ("bloom:3", "expected 8 to 64"), ("rice:3", "no parameter")):
+        with pytest.raises(ConfigError, match=said):
+            codecs.get(name)
+
+
 @pytest.mark.parametrize("bits_per_key", [8, 9.5, 12, 20])
 def test_false_positives_of_bloom_filters(bits_per_key):
     codec = Bloom("bloom", 12, bits_per_key)

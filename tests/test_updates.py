@@ -11,9 +11,12 @@ from deltamask.errors import ConfigError, WireError
 from deltamask.updates.base import Update
 from deltamask.updates.drive import Drive
 from deltamask.updates.eden import Eden, centroids, distortion
+from deltamask.updates.plain import Plain
 from deltamask.updates.qsgd import Qsgd
+from deltamask.updates.topk import TopK
 
 CODES = [Eden(0.25), Eden(0.7), Eden(1), Eden(2), Eden(4), Drive(), Qsgd(128, 1), Qsgd(512, 4), Qsgd(64, 100)]
+ALL = [*CODES, Plain(), Plain(half=True), TopK(0.25), TopK(1.0)]
 KEYS = 200
 
 
@@ -80,7 +83,7 @@ def test_bytes_are_what_the_bits_say() -> None:
     assert 8 * len(data) == pytest.approx(size * (entropy + share) + 32 * -(-size // 512), rel=0.01)
 
 
-@pytest.mark.parametrize("code", CODES, ids=repr)
+@pytest.mark.parametrize("code", ALL, ids=repr)
 def test_edges(code) -> None:
     for x in (np.zeros(0, np.float32), np.zeros(777, np.float32), np.array([3.0], np.float32)):
         found = code.decode(code.encode(x, 5, 6), x.size, 5)
@@ -91,20 +94,20 @@ def test_edges(code) -> None:
             assert not found.any()
     x = heavy_tailed(500)
     assert code.encode(x, 5, 6) == code.encode(x.copy(), 5, 6)
-    assert code.encode(x, 5, 6) != code.encode(x, 4, 7)
+    assert (code.encode(x, 5, 6) == code.encode(x, 4, 7)) == isinstance(code, Plain | TopK)  # these draw nothing
     tiny, huge = (x * np.float32(scale) for scale in (1e-30, 1e15))
     for scaled in (tiny, huge):
         assert np.isfinite(code.decode(code.encode(scaled, 5, 6), 500, 5)).all()
 
 
-@pytest.mark.parametrize("code", CODES, ids=repr)
+@pytest.mark.parametrize("code", ALL, ids=repr)
 @pytest.mark.parametrize("size", [1, 500, 8192, 20_000])
 def test_no_honest_payload_is_longer_than_allowed(code, size) -> None:
     for x in (heavy_tailed(size), np.ones(size, np.float32), np.zeros(size, np.float32)):
         assert len(code.encode(x, 1, 2)) <= code.longest(size)
 
 
-@pytest.mark.parametrize("code", CODES, ids=repr)
+@pytest.mark.parametrize("code", ALL, ids=repr)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_hostile_bytes(code, data) -> None:
@@ -129,7 +132,21 @@ def test_hostile_bytes(code, data) -> None:
     assert np.isfinite(found).all()
 
 
+def test_half_precision_and_the_largest_numbers() -> None:
+    x = heavy_tailed(1000)
+    half = Plain(half=True)
+    assert np.abs(half.decode(half.encode(x, 0, 0), 1000, 0) - x).max() <= np.abs(x).max() * 2**-11
+    assert half.decode(half.encode(np.array([1e9], np.float32), 0, 0), 1, 0) == 65504
+    kept = TopK(0.1).decode(TopK(0.1).encode(x, 0, 0), 1000, 0)
+    assert np.count_nonzero(kept) == 100
+    assert np.abs(x[kept == 0]).max() <= np.abs(kept[kept != 0]).min() * (1 + 2**-10)
+    assert np.allclose(kept[kept != 0], x[kept != 0], rtol=2**-10)
+
+
 def test_settings_that_cannot_be() -> None:
+    for density in (0, 1.1):
+        with pytest.raises(ConfigError, match="the density is"):
+            TopK(density)
     for bits in (0, 1.5, 7, -1):
         with pytest.raises(ConfigError, match=r"update\.bits"):
             Eden(bits)

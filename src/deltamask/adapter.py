@@ -47,11 +47,17 @@ class Adapter:
 
     @classmethod
     def of(
-        cls, masked: MaskedModel, theta: NDArray[np.float32], head: Head, round: int, about: dict[str, Any]
+        cls,
+        masked: MaskedModel,
+        theta: NDArray[np.float32],
+        head: Head,
+        round: int,
+        about: dict[str, Any],
+        cut: float = 0.5,
     ) -> Adapter:
-        """The thresholded mask of probabilities ``theta`` over ``masked``."""
+        """The mask over ``masked`` that keeps the weights with ``theta >= cut``."""
         layers = tuple((w.name, w.shape) for w in masked.layers)
-        return cls(layers, (theta >= 0.5).astype(np.uint8), head, masked.fingerprint(), round, about)
+        return cls(layers, (theta >= np.float32(cut)).astype(np.uint8), head, masked.fingerprint(), round, about)
 
     def to_bytes(self) -> bytes:
         """The content of a file."""

@@ -63,6 +63,38 @@ class UpdateSettings(_Section):
     levels: int = Field(1, ge=1, le=2**15, description="qsgd: levels beside zero")
 
 
+class LoraSettings(_Section):
+    """Low-rank adapters, in methods that train them."""
+
+    rank: int = Field(4, ge=1, description="rank r of each adapter")
+    alpha: float = Field(16.0, gt=0, description="an adapter counts alpha / rank times")
+    targets: str = Field("q,v", description="query and value projections, or patterns of weight names")
+    density_up: float = Field(0.25, gt=0, le=1, description="flasc: share of the changes that goes up")
+    density_down: float = Field(0.25, gt=0, le=1, description="flasc: share of the numbers that goes down")
+
+
+class FedMaskSettings(_Section):
+    """Thresholded masks."""
+
+    tau: float = Field(0.5, gt=0, lt=1, description="fedmask: a weight is kept from this probability on")
+
+
+class CodebookSettings(_Section):
+    """Weights as a few distinct numbers."""
+
+    centres: int = Field(64, ge=2, le=256, description="fedcode: distinct numbers")
+    up_every: int = Field(2, ge=1, description="fedcode: rounds from one upload of all weights to the next")
+    down_every: int = Field(5, ge=1, description="fedcode: rounds from one download of all weights to the next")
+
+
+class ZerothSettings(_Section):
+    """Steps without gradients."""
+
+    steps: int = Field(10, ge=1, le=10_000, description="decomfl: steps of a client in a round")
+    directions: int = Field(1, ge=1, le=1000, description="decomfl: random directions of a step")
+    mu: float = Field(1e-3, gt=0, description="decomfl: how far to both sides a slope is measured")
+
+
 class EvaluationSettings(_Section):
     """When accuracy is measured: the headline after each round, every view after the last one."""
 
@@ -83,7 +115,7 @@ class ChannelSettings(_Section):
     """What becomes of a client's probabilities on the way up."""
 
     kind: Literal["delta"] = Field("delta", description="the channel; delta sends changed positions")
-    codec: str = Field("context", description="the set codec (deltamask list codecs)")
+    codec: str = Field("context", description="the set codec (deltamask list codecs); bloom:10 has 10 bits a key")
     image: Literal["none", "png"] = Field("none", description="png: send the codec's bytes as a grayscale image")
     deflate_level: int = Field(9, ge=0, le=9, description="DEFLATE level of the image")
     huffman_only: bool = Field(False, description="DEFLATE without a search for repeats")
@@ -135,6 +167,10 @@ class Config(_Section):
     aggregation: AggregationSettings = AggregationSettings()
     downlink: DownlinkSettings = DownlinkSettings()
     update: UpdateSettings = UpdateSettings()
+    lora: LoraSettings = LoraSettings()
+    fedmask: FedMaskSettings = FedMaskSettings()
+    codebook: CodebookSettings = CodebookSettings()
+    zeroth: ZerothSettings = ZerothSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
 
     def digest(self) -> str:

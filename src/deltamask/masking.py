@@ -169,6 +169,7 @@ class MaskedModel(nn.Module):
         self.frozen: Tensor
         self.scores = nn.Parameter(torch.full_like(flat, 3.0))
         self._key = 0
+        self._cut: float | None = None
         self._shown: dict[str, Tensor] | None = None
 
     def train(self, mode: bool = True) -> MaskedModel:
@@ -229,6 +230,15 @@ class MaskedModel(nn.Module):
         finally:
             self._shown = before
 
+    @contextmanager
+    def cutting(self, at: float) -> Iterator[MaskedModel]:
+        """Masks of training inside are not drawn: they keep the weights with theta >= ``at``."""
+        before, self._cut = self._cut, at
+        try:
+            yield self
+        finally:
+            self._cut = before
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward pass, over masked weights."""
         if self._shown is not None:
@@ -253,6 +263,8 @@ class MaskedModel(nn.Module):
         return torch.from_numpy(np.require(theta, np.float32, ["C", "W"]))
 
     def _draw(self, theta: Tensor, key: int) -> Tensor:
+        if self._cut is not None:
+            return self.frozen * (theta >= self._cut)
         if theta.device.type != "cpu":
             # Which mask a batch trains on is nobody else's business, so a device may use its own generator.
             rng = torch.Generator(theta.device).manual_seed(key & (2**63 - 1))

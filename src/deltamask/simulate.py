@@ -86,7 +86,8 @@ class Result:
             "method": self.task.config.method,
             "accuracy": self.record["history"][-1]["accuracy"],
         }
-        return Adapter.of(self.task.masked, self.state.arrays["theta"], self.task.head, self.state.round, about)
+        theta, cut = self.state.arrays["theta"], self.method.cut
+        return Adapter.of(self.task.masked, theta, self.task.head, self.state.round, about, cut)
 
 
 def run(config: Config, out: Path | None = None, *, resume: bool = False, listener: Listener | None = None) -> Result:

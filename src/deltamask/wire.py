@@ -46,6 +46,8 @@ KINDS = {
     "losses": 8,
     "shrinkage": 9,
     "update": 10,
+    "scalars": 12,
+    "codebook": 13,
 }
 """Name and id of every kind of payload; an id is never given to another kind."""
 

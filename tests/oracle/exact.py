@@ -6,6 +6,8 @@ Rational numbers and strings of bits instead of fixed point and words, so that a
 from fractions import Fraction
 from itertools import pairwise
 
+from tests.oracle.filters import mix
+
 
 def varint(value):
     groups = [value >> shift & 0x7F for shift in range(0, max(value.bit_length(), 1), 7)]
@@ -148,9 +150,25 @@ def class_lists(keys, size, context):
     return lists
 
 
-def context(keys, size, given, checksum):
+def checksum(given):
+    """Four lanes of words, then what is left, one after the other."""
+    step, wrap = 0x9E3779B97F4A7C15, 2**64
+    words = [int.from_bytes(given[at : at + 8], "little") for at in range(0, len(given) - 7, 8)]
+    lanes = [(len(given) + 1) * step % wrap] * 4
+    whole = len(words) // 4 * 4
+    for at, word in enumerate(words[:whole]):
+        lanes[at % 4] = (lanes[at % 4] ^ word) * step % wrap
+    rest = int.from_bytes(given[8 * len(words) :], "little")
+    state = 0
+    for value in (*lanes, *words[whole:], rest):
+        state = mix(state ^ value)
+    return state.to_bytes(8, "little")[:4]
+
+
+def context(keys, size, given):
     if len(keys) in (0, size):
-        return header(35, keys, size)
+        return header(36, keys, size)
+    checked = checksum(bytes(given)) if any(given) else bytes(4)
     lists = class_lists(keys, size, [int(c) for c in given])
     counts = b"".join(varint(count) for count, _, _ in lists[:-1])
-    return header(35, keys, size) + checksum + counts + rans_stream([(ranks, total) for _, ranks, total in lists])
+    return header(36, keys, size) + checked + counts + rans_stream([(ranks, total) for _, ranks, total in lists])

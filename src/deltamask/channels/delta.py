@@ -95,7 +95,7 @@ class DeltaChannel:
         keys = Keys.of(self.sampling, seed, client, round)
         payload = images.unwrap(data, limit=self.longest(limits.size))
         codec = codecs.for_payload(payload)
-        if codec.name != self.codec:
+        if codec.name != codecs.get(self.codec).name:
             raise MalformedError(f"payload of client {client}: codec {codec.name}, agreed on {self.codec}")
         flips = codec.decode(payload, limits.size, self._context(limits, keys))
         entries = codec.entries(payload)

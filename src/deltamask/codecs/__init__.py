@@ -41,11 +41,16 @@ def names() -> list[str]:
 
 
 def get(name: str) -> Codec:
-    """The codec of that name; a wrong name raises `ConfigError` with the nearest right one."""
+    """The codec of that name; a wrong name raises `ConfigError` with the nearest right one.
+
+    ``bloom:9.5`` is the codec ``bloom`` with its parameter, bits for each key, set to 9.5.
+    """
+    plain, colon, value = name.partition(":")
     try:
-        return _registry()[name]
+        codec = _registry()[plain]
     except KeyError:
-        raise unknown_name("codec", name, _registry()) from None
+        raise unknown_name("codec", plain, _registry()) from None
+    return codec.tuned(value) if colon else codec
 
 
 def for_payload(data: bytes) -> Codec:

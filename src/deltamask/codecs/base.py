@@ -103,6 +103,10 @@ class Codec(ABC):
     def unpack(self, reader: Reader, count: int, size: int, context: NDArray[np.uint8] | None) -> Indices:
         """The inverse of `pack` for untrusted bytes; must read all of ``reader``."""
 
+    def tuned(self, value: str) -> Codec:
+        """The codec with its one parameter set, as written behind a colon in its name."""
+        raise ConfigError(f"codec {self.name!r} has no parameter; got {value!r} behind the colon")
+
     def encode(self, indices: ArrayLike, size: int, context: NDArray[np.uint8] | None = None) -> bytes:
         """The payload of a set of sorted unique positions below ``size``."""
         keys = check_indices(indices, size)

@@ -7,7 +7,7 @@ construction that can fail.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,14 @@ class Bloom(FilterCodec):
             raise ConfigError(
                 f"bits_per_key is {self.bits_per_key}; expected {MIN_BITS_PER_KEY} to {MAX_BITS_PER_KEY}"
             )
+
+    def tuned(self, value: str) -> Bloom:
+        """With so many bits for each key."""
+        try:
+            bits = float(value)
+        except ValueError:
+            raise ConfigError(f"bits_per_key is {value!r}; expected a number, for instance bloom:10") from None
+        return replace(self, bits_per_key=bits)
 
     def shape(self, keys: Keys, attempt: int) -> BloomShape:
         """The number of hashes for which half of the bits come to be set, which is best."""

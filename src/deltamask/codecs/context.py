@@ -7,7 +7,6 @@ classes of different densities, and each is coded at its own: the conditional en
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +16,7 @@ from deltamask.codecs.base import Codec, Indices, Reader, check_context, index_d
 from deltamask.codecs.rans import pack_lists, unpack_lists
 from deltamask.codecs.sides import restore, smaller_side
 from deltamask.errors import MalformedError, MismatchError
-from deltamask.kernels import rans as loops
+from deltamask.kernels import context as loops
 
 __all__ = ["CODECS", "Context"]
 
@@ -28,14 +27,14 @@ _SUM = 4
 class Context(Codec):
     """The positions of each class are numbered from 0 in order, and the members coded as `Rans` codes a set.
 
-    The body is a checksum of the context (CRC-32 in four bytes, 0 for none), the number of members of each
+    The body is a checksum of the context (four bytes, 0 for none), the number of members of each
     class that occurs but the last as varints, and one stream for all classes. A class of which more than half
     are members is stored as its complement. ``None`` is a context of zeros. Use it whenever both sides hold
     the same bytes; where the densities of the classes are equal it loses only the varints and the checksum.
     """
 
     name: str = "context"
-    format_id: int = 35
+    format_id: int = 36
     uses_context = True
 
     def pack(self, indices: Indices, size: int, context: NDArray[np.uint8] | None) -> bytes:
@@ -118,7 +117,7 @@ def _census(context: NDArray[np.uint8]) -> NDArray[np.int64] | None:
 
 
 def _checksum(context: NDArray[np.uint8]) -> bytes:
-    return zlib.crc32(np.ascontiguousarray(context).data).to_bytes(_SUM, "little")
+    return int(loops.checksum(np.ascontiguousarray(context))).to_bytes(8, "little")[:_SUM]
 
 
 CODECS = (Context(),)

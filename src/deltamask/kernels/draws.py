@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from deltamask.kernels.mix import mix64
 
 __all__ = [
+    "add_signs",
     "count_votes",
     "draw_flips",
     "draw_mask",
@@ -186,10 +187,19 @@ def draw_flips(key_a: np.uint64, a: NDArray[Any], key_b: np.uint64, b: NDArray[A
 @nb.njit(cache=True, nogil=True)
 def theta_context(key: np.uint64, thresholds: _U32, out: _U8) -> None:
     """``2 * bin + m_g``: sixteen equal bins of theta_g and the bit that ``key`` draws from it."""
-    draw_mask(key, 0, thresholds, out)
-    for i in range(out.size):
-        t = min(thresholds[i] >> _BIN_SHIFT, _LAST_BIN)
-        out[i] += np.uint8(t << np.uint32(1))
+    n = out.size
+    for j in range(n // 2):
+        h = mix64(key + np.uint64(j) * _STEP)
+        even, odd = thresholds[2 * j], thresholds[2 * j + 1]
+        bit = np.uint8(np.uint32((h >> _ONE) & _LOW) < even)
+        out[2 * j] = np.uint8(min(even >> _BIN_SHIFT, _LAST_BIN) << np.uint32(1)) | bit
+        bit = np.uint8(np.uint32(h >> _HIGH_SHIFT) < odd)
+        out[2 * j + 1] = np.uint8(min(odd >> _BIN_SHIFT, _LAST_BIN) << np.uint32(1)) | bit
+    if n % 2:
+        h = mix64(key + np.uint64(n // 2) * _STEP)
+        last = thresholds[n - 1]
+        bit = np.uint8(np.uint32((h >> _ONE) & _LOW) < last)
+        out[n - 1] = np.uint8(min(last >> _BIN_SHIFT, _LAST_BIN) << np.uint32(1)) | bit
 
 
 @nb.njit(cache=True, nogil=True)
@@ -214,3 +224,17 @@ def masked_weights(
         h = mix64(base + np.uint64(n // 2) * _STEP)
         last = np.float64(np.int64((h >> _ONE) & _LOW)) + _HALF
         out[n - 1] = weights[n - 1] if last <= theta[n - 1] * _SCALE else zero
+
+
+@nb.njit(cache=True, nogil=True)
+def add_signs(key: np.uint64, start: int, scale: np.float32, out: NDArray[np.float32]) -> None:
+    """``out[i] += scale`` or ``-= scale``, by bit ``start + i`` of the stream: 64 to a word, the lowest first."""
+    i = 0
+    while i < out.size:
+        at = start + i
+        h = mix64(key + np.uint64(at >> 6) * _STEP) >> np.uint64(at & 63)
+        n = min(64 - (at & 63), out.size - i)
+        for j in range(n):
+            up = np.float32(np.int64((h >> np.uint64(j)) & _ONE))
+            out[i + j] += scale * (np.float32(2) * up - np.float32(1))
+        i += n

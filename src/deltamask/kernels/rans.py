@@ -1,4 +1,4 @@
-"""The loops of the rANS code of gaps (Duda, 2013) and of the ranking of positions within their context.
+"""The loops of the rANS code of gaps (Duda, 2013).
 
 The state is a 64-bit word of which 32 bits at a time are written out. It starts from a number that the table
 determines, and ends there again, which checks the whole stream; it is let below the usual lower bound as long as no
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from deltamask.kernels.gaps import OK, RANGE
 
-__all__ = ["STATE_BITS", "census", "decode_gaps", "encode_symbols", "place", "rank", "split_gaps", "toggle"]
+__all__ = ["STATE_BITS", "decode_gaps", "encode_symbols", "split_gaps"]
 
 STATE_BITS = 63
 """The state stays below two to this power."""
@@ -28,7 +28,6 @@ _LOW = np.uint64(1 << 31)
 _HALF = np.uint64(32)
 _LOW_WORD = np.uint64(0xFFFFFFFF)
 _U1 = np.uint64(1)
-_FAR = np.int64(1 << 62)
 
 
 def _mulhi(typing_context: Any, a: Any, b: Any) -> Any:
@@ -171,116 +170,3 @@ def decode_gaps(
             return RANGE, x, read
         out[i] = previous
     return OK, x, read
-
-
-@nb.njit(cache=True, nogil=True)
-def census(context: NDArray[np.uint8], out: NDArray[np.int64]) -> None:
-    """Counts the positions of each of the 256 classes in each quarter of the positions, the rest in the last one.
-
-    Four at a time, as equal neighbours would otherwise wait for one another.
-    """
-    out[:] = 0
-    step = len(context) // 4
-    for i in range(step):
-        out[0, context[i]] += 1
-        out[1, context[step + i]] += 1
-        out[2, context[2 * step + i]] += 1
-        out[3, context[3 * step + i]] += 1
-    for i in range(4 * step, len(context)):
-        out[3, context[i]] += 1
-
-
-@nb.njit(cache=True, nogil=True)
-def rank(keys: NDArray[Any], context: NDArray[np.uint8], starts: NDArray[np.int64], out: NDArray[Any]) -> None:
-    """Writes the number of each key among the positions of its class, to ``out[starts[c] :]`` for class ``c``."""
-    fill = starts.copy()
-    seen = np.zeros((4, 256), np.int64)
-    position = np.int64(0)
-    for i in range(len(keys)):
-        key = np.int64(keys[i])
-        whole = position + (key - position & ~3)
-        while position < whole:
-            seen[0, context[position]] += 1
-            seen[1, context[position + 1]] += 1
-            seen[2, context[position + 2]] += 1
-            seen[3, context[position + 3]] += 1
-            position += 4
-        while position < key:
-            seen[0, context[position]] += 1
-            position += 1
-        c = context[key]
-        out[fill[c]] = seen[0, c] + seen[1, c] + seen[2, c] + seen[3, c]
-        fill[c] += 1
-
-
-@nb.njit(cache=True, nogil=True)
-def place(
-    ranks: NDArray[Any],
-    context: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    quarters: NDArray[np.int64],
-    out: NDArray[Any],
-) -> None:
-    """The inverse of `rank`: writes sorted positions. Ranks are below the number of positions of their class.
-
-    ``quarters`` is the `census`. With it each quarter of the positions knows where it starts, and the four are
-    passed side by side: one alone would mostly wait for its own counters.
-    """
-    # A row for each class of each quarter. What is left to pass before the next listed position goes below zero
-    # at that position; where none is listed any more, it never does.
-    fill = np.empty(1024, np.int64)
-    left = np.full(1024, _FAR)
-    at = np.zeros(4, np.int64)
-    for member in range(256):
-        here = starts[member]
-        before = np.int64(0)
-        for lane in range(4):
-            while here < starts[member + 1] and np.int64(ranks[here]) < before:
-                here += 1
-            fill[256 * lane + member] = here
-            if here < starts[member + 1]:
-                left[256 * lane + member] = np.int64(ranks[here]) - before
-            at[lane] += here - starts[member]
-            before += quarters[lane, member]
-    step = len(context) // 4
-    second, third, fourth = context[step:], context[2 * step :], context[3 * step :]
-    for i in range(step + len(context) % 4):
-        d = 768 + np.int64(fourth[i])
-        left[d] -= 1
-        found = left[d]
-        if i < step:  # what four does not divide belongs to the last quarter
-            a, b, c = np.int64(context[i]), 256 + np.int64(second[i]), 512 + np.int64(third[i])
-            left[a] -= 1
-            left[b] -= 1
-            left[c] -= 1
-            found |= left[a] | left[b] | left[c]
-        if found < 0:
-            for lane in range(4 if i < step else 1):
-                quarter = lane if i < step else 3
-                position = quarter * step + i
-                row = 256 * quarter + np.int64(context[position])
-                if left[row] < 0:
-                    # As many as there are ranks below the sizes of their classes; checked for a caller's mistake.
-                    if at[quarter] < len(out):
-                        out[at[quarter]] = position
-                    at[quarter] += 1
-                    here = fill[row] + 1
-                    fill[row] = here
-                    if here < starts[row - 256 * quarter + 1]:
-                        left[row] = np.int64(ranks[here]) - np.int64(ranks[here - 1]) - 1
-                    else:
-                        left[row] = _FAR
-
-
-@nb.njit(cache=True, nogil=True)
-def toggle(keys: NDArray[Any], context: NDArray[np.uint8], inverted: NDArray[np.bool_], out: NDArray[Any]) -> None:
-    """Replaces the keys in the classes marked as inverted by the other positions there; its own inverse."""
-    at = np.int64(0)
-    taken = np.int64(0)
-    for position in range(len(context)):
-        member = taken < len(keys) and np.int64(keys[taken]) == position
-        taken += np.int64(member)
-        if member != (inverted[context[position]]):
-            if at < len(out):
-                out[at] = position
-            at += 1

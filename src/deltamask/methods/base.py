@@ -54,6 +54,8 @@ class Method(ABC):
     summary: ClassVar[str]
     lr: ClassVar[float] = 1e-3
     """Adam's learning rate on weights where the configuration has none."""
+    cut: float = 0.5
+    """From which probability on a weight is kept, in methods that train a mask."""
     views: ClassVar[tuple[str, ...]] = ("weights",)
     """The ways in which its model can be evaluated; the first is the headline."""
 

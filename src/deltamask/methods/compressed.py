@@ -1,4 +1,4 @@
-"""Fine-tuning whose clients send a compressed change of the weights: what such methods share."""
+"""Fine-tuning whose clients send a compressed change of what they train: what such methods share."""
 
 from __future__ import annotations
 
@@ -12,26 +12,41 @@ from deltamask.sampling import derive
 from deltamask.task import Task
 from deltamask.training import Images
 from deltamask.updates.base import Update
+from deltamask.updates.plain import Plain
+from deltamask.wire import SERVER
 
 __all__ = ["Compressed"]
 
 
 class Compressed(FineTune):
-    """float32 down; up, the change of the weights through an `Update`."""
+    """Down, the numbers through `down`; up, their change through `code`: two kinds of `Update`."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
+        self.size = self.start().size
         self.update = self.code()
+        self.downlink = self.down()
 
     @abstractmethod
     def code(self) -> Update:
         """How changes become bytes, by the task's settings."""
 
+    def down(self) -> Update:
+        """How the server's numbers become bytes: float32 unless a method says otherwise."""
+        return Plain()
+
+    def broadcast(self, state: State) -> bytes:
+        with self.task.stages("broadcast"):
+            numbers = state.arrays["weights"]
+            state.arriving = (np.zeros(self.size, np.float64), [0])
+            shared, private = self._shared(SERVER, state.round), self.key(SERVER, state.round)
+            return self.seal("dense", SERVER, state.round, self.downlink.encode(numbers, shared, private))
+
     def client(self, broadcast: bytes, client: int, data: Images) -> bytes:
         frame = self.open_broadcast(broadcast, "dense")
         with self.task.stages("train"):
-            weights = self._numbers(frame.payload)
-            change = self.train(client, frame.round, data, weights) - weights
+            numbers = self.downlink.decode(frame.payload, self.size, self._shared(SERVER, frame.round))
+            change = self.train(client, frame.round, data, numbers) - numbers
         with self.task.stages("encode"):
             private = derive(self.key(client, frame.round), "rounding")
             payload = self.update.encode(change, self._shared(client, frame.round), private)
@@ -39,9 +54,8 @@ class Compressed(FineTune):
 
     def receive(self, state: State, client: int, payload: bytes) -> Receipt:
         with self.task.stages("decode"):
-            limit = self.update.longest(self.task.size)
-            frame = self.open(payload, "update", client, state.round, limit=limit)
-            change = self.update.decode(frame.payload, self.task.size, self._shared(client, state.round))
+            frame = self.open(payload, "update", client, state.round, limit=self.update.longest(self.size))
+            change = self.update.decode(frame.payload, self.size, self._shared(client, state.round))
         with self.task.stages("aggregate"):
             total, arrived = state.arriving
             total += change
@@ -50,10 +64,10 @@ class Compressed(FineTune):
 
     def finish(self, state: State) -> State:
         total, arrived = state.arriving
-        weights = state.arrays["weights"]
+        numbers = state.arrays["weights"]
         if arrived[0]:
-            weights = (weights + total / arrived[0]).astype(np.float32)
-        return State(state.round + 1, {"weights": weights})
+            numbers = (numbers + total / arrived[0]).astype(np.float32)
+        return State(state.round + 1, {"weights": numbers})
 
-    def _shared(self, client: int, round: int) -> int:
-        return derive(self.config.seed, "update", client, round)
+    def _shared(self, sender: int, round: int) -> int:
+        return derive(self.config.seed, "update", sender, round)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ __all__ = ["METHOD", "DeltaMask", "MaskMethod"]
 class MaskMethod(Method):
     """What all methods share whose state is a vector of mask probabilities."""
 
-    views = ("thresholded", "expected", "sampled")
+    views: ClassVar[tuple[str, ...]] = ("thresholded", "expected", "sampled")
     knows_server_masks = False
     """Whether each answer is told against an m_g that the server knows: what a control variate needs."""
 

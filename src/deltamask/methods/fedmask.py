@@ -1,0 +1,72 @@
+"""FedMask (Li et al. 2021) without pruning: deterministic masks, thresholded in training and on the wire.
+
+A weight is kept where its score's sigmoid is at least ``fedmask.tau``. Clients upload all of their mask, a bit a
+weight; the server's next probabilities are the share of clients that kept it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import numpy as np
+
+from deltamask import codecs
+from deltamask import round as steps
+from deltamask.methods.base import Receipt, State
+from deltamask.methods.deltamask import MaskMethod
+from deltamask.task import Task
+from deltamask.theta import Aggregation, ThetaState
+from deltamask.training import Images
+
+__all__ = ["METHOD", "FedMask"]
+
+_CODEC = "bitmap"
+
+
+class FedMask(MaskMethod):
+    """One bit a weight."""
+
+    summary = "thresholded masks, all of each mask uploaded, a bit a weight (Li et al. 2021)"
+    views: ClassVar[tuple[str, ...]] = ("thresholded", "expected")
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.cut = self.config.fedmask.tau
+        self.rule = Aggregation("bayes", "mode", "sum", 1.0, self.config.aggregation.clip)
+
+    def client(self, broadcast: bytes, client: int, data: Images) -> bytes:
+        frame = self.open_broadcast(broadcast, "theta")
+        with self.task.stages("train"), self.task.masked.cutting(self.cut):
+            theta_g = self.downlink.decode(frame.payload, self.task.size)
+            theta_k = self.train(client, frame.round, data, theta_g)
+        with self.task.stages("encode"):
+            kept = np.flatnonzero(theta_k >= np.float32(self.cut))
+            return self.seal("mask", client, frame.round, codecs.get(_CODEC).encode(kept, theta_k.size))
+
+    def receive(self, state: State, client: int, payload: bytes) -> Receipt:
+        with self.task.stages("decode"):
+            frame = self.open(payload, "mask", client, state.round, limit=self.task.size + 4096)
+            bits = np.zeros(self.task.size, np.uint8)
+            bits[codecs.get(_CODEC).decode(frame.payload, self.task.size)] = 1
+        with self.task.stages("aggregate"):
+            state.arriving.add_mask(bits)
+        return Receipt()
+
+    def finish(self, state: State) -> State:
+        before = ThetaState(state.arrays["theta"], state.arrays["alpha"], state.arrays["beta"], state.round)
+        # The mean of this round's masks whatever the participation: there is no posterior here.
+        after = steps.aggregate(before, state.arriving, self.rule, self.task.stages, 1.0)
+        return State(after.round, {"theta": after.theta, "alpha": after.alpha, "beta": after.beta})
+
+    @contextmanager
+    def showing(self, state: State, view: Any) -> Iterator[None]:
+        theta = state.arrays["theta"]
+        if view == "thresholded":
+            theta = (theta >= np.float32(self.cut)).astype(np.float32)
+        with self.task.masked.showing(view, theta):
+            yield
+
+
+METHOD = FedMask
