@@ -25,7 +25,6 @@ def real_standard() -> str:
                 f"{statistics.mean(r['uplink_bpp'] for r in group):.4g}",
                 f"{statistics.mean(r['uplink_bpp'] for r in last):.4g}",
                 f"{statistics.mean(r['downlink_bpp'] for r in group):.4g}",
-                f"{statistics.mean(r['seconds'] for r in group) / 60:.1f}",
                 f"{statistics.mean(r['peak_memory_mib'] for r in group):,.0f}",
                 str(len(group)),
             ]
@@ -40,7 +39,6 @@ def real_standard() -> str:
         "uplink bpp",
         "in the last round",
         "downlink bpp",
-        "minutes",
         "peak MiB",
         "seeds",
     ]
@@ -48,19 +46,21 @@ def real_standard() -> str:
 
 
 def real_stages(runs: dict[str, list[dict]]) -> str:
-    """Where the time of a round goes."""
+    """Where the time of a round goes, as shares: these runs had other work beside them on the machine."""
+    if not runs:
+        return ""
     names = ["train", "encode", "decode", "aggregate", "broadcast", "evaluate"]
-    rows = [
-        [
-            label,
-            *(f"{statistics.mean(r['stages'].get(n, 0) / r['rounds'] for r in group):.2f}" for n in names),
-            f"{statistics.mean(sum(r['stages'].values()) / r['rounds'] for r in group):.1f}",
-        ]
-        for label, group in runs.items()
-    ]
+    rows = []
+    for label, group in runs.items():
+        total = sum(sum(r["stages"].values()) for r in group)
+        shares = (100 * sum(r["stages"].get(n, 0) for r in group) / total for n in names)
+        rows.append([label, *(f"{share:.1f}" for share in shares)])
     made = next(iter(runs.values()))[0]
-    note = f"One thread each, two runs at a time on {made['hardware']['cpu']}; commit {made['commit'][:10]}."
-    return table(["seconds a round", *names, "in all"], rows) + "\n\n" + note
+    note = (
+        f"One thread each on {made['hardware']['cpu']}, with other work beside them, so that seconds would mean "
+        f"little; those of a round on a quiet machine are below. Commit {made['commit'][:10]}."
+    )
+    return table(["share of the time, %", *names], rows) + "\n\n" + note
 
 
 def real_heads() -> str:
