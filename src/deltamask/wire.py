@@ -46,6 +46,7 @@ KINDS = {
     "losses": 8,
     "shrinkage": 9,
     "update": 10,
+    "indices": 11,
 }
 """Name and id of every kind of payload; an id is never given to another kind."""
 
