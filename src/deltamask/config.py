@@ -114,7 +114,7 @@ class HeadSettings(_Section):
 class ChannelSettings(_Section):
     """What becomes of a client's probabilities on the way up."""
 
-    kind: Literal["delta"] = Field("delta", description="the channel; delta sends changed positions")
+    kind: Literal["delta", "mrc"] = Field("delta", description="delta: changed positions; mrc: numbers of candidates")
     codec: str = Field("context", description="the set codec (deltamask list codecs); bloom:10 has 10 bits a key")
     image: Literal["none", "png"] = Field("none", description="png: send the codec's bytes as a grayscale image")
     deflate_level: int = Field(9, ge=0, le=9, description="DEFLATE level of the image")
@@ -125,6 +125,10 @@ class ChannelSettings(_Section):
     kappa_schedule: Literal["constant", "cosine"] = Field("constant", description="kappa over the rounds")
     kappa_end: float = Field(0.2, ge=0, le=1, description="kappa of the last round, for the cosine")
     budget_bytes: int = Field(0, ge=0, description="longest payload of a client and round; 0: no limit")
+    candidates: int = Field(256, ge=2, le=4096, description="mrc: masks to choose from, a power of two")
+    layout: Literal["adaptive", "fixed"] = Field("adaptive", description="mrc: blocks of equal divergence or length")
+    block_bits: float = Field(5.0, gt=0, description="mrc, adaptive: bits of divergence in a block")
+    block: int = Field(1024, ge=1, description="mrc, fixed: weights in a block")
 
 
 class AggregationSettings(_Section):

@@ -2,12 +2,16 @@
 
 theta_g --downlink--> client                                                           downlink/
     theta_k  <- local epochs over masks drawn from sigmoid(scores)     (lines 19-27)   training.py masking.py
-    m_g, m_k <- Bern(theta_g), Bern(theta_k)                           (lines 6, 8)    sampling.py
-    flips    <- top kappa of { i : m_k != m_g } by KL                  (line 9)        delta.py
-    bytes    <- set codec, image                                       (lines 10-11)   codecs/ images/
+    bytes    <- theta_k, given theta_g, by one of two                                  channels/
+        delta:  m_g, m_k <- Bern(theta_g), Bern(theta_k)               (lines 6, 8)    sampling.py
+                flips    <- top kappa of { i : m_k != m_g } by KL      (line 9)        delta.py
+                bytes    <- set codec, image                           (lines 10-11)   codecs/ images/
+        mrc:    x_0, ... <- Bern(theta_g), the same at the server                      channels/blocks.py
+                bytes    <- c, in proportion to P_k(x_c) / P_g(x_c)
 bytes --uplink--> server                                                               wire.py
-    flips    <- membership of every position                           (lines 14-15)   codecs/
-    votes    += m_g xor flips                                          (line 16)       theta.py
+        delta:  flips    <- membership of every position               (lines 14-15)   codecs/
+                votes    += m_g xor flips                              (line 16)       theta.py
+        mrc:    votes    += x_c                                                        theta.py
 theta_g  <- BayesAgg(votes)                                            (line 18)       theta.py
 """
 
@@ -19,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from deltamask.channels.delta import Channel, Received
+from deltamask.channels.base import Channel, Received
 from deltamask.methods.base import Method, Receipt, State
 from deltamask.sampling import derive, permutation
 from deltamask.stages import Stages
@@ -52,11 +56,11 @@ def client_update(
 def receive_update(
     payload: bytes, votes: Votes, channel: Channel, stages: Stages, *, seed: int, client: int, round: int
 ) -> Received:
-    """The server's part for one payload: bytes -> flips -> one vote for each position."""
+    """The server's part for one payload: bytes -> one vote for each position."""
     with stages("decode"):
         received = channel.decode(payload, votes.limits, seed, client, round)
     with stages("aggregate"):
-        votes.add_flips(channel.server_key(seed, client, round), received.flips)
+        received.add_to(votes)
     return received
 
 

@@ -46,6 +46,7 @@ KINDS = {
     "losses": 8,
     "shrinkage": 9,
     "update": 10,
+    "indices": 11,
     "scalars": 12,
     "codebook": 13,
 }

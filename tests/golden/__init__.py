@@ -15,7 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from deltamask import codecs, images
+from deltamask.channels.mrc import MrcChannel
+from deltamask.sampling import derive, thresholds
 from deltamask.wire import Frame, open_frame, seal
+from tests.oracle import mrc as oracle
 
 HERE = Path(__file__).parent
 MANIFEST = HERE / "manifest.json"
@@ -87,9 +90,34 @@ def check_picture(data):
     assert images.from_png(data, limit=LIMIT) == picture()
 
 
+def thetas():
+    """theta_k and theta_g; the first fifth moves more than the rest."""
+    theta_g = np.array([x % 99 + 1 for x in numbers(SIZE, 5)])
+    moves = [x % 41 - 20 if i < SIZE // 5 else x % 9 - 4 for i, x in enumerate(numbers(SIZE, 6))]
+    return tuple((x / 100).astype(np.float32) for x in (np.clip(theta_g + moves, 1, 99), theta_g))
+
+
+def of_channel(channel, block):
+    seed, client, round = 7, 3, 2
+    table_key, shift_key = (derive(seed, f"mrc {what}", client, round) for what in ("table", "shift"))
+    theta_k, theta_g = thetas()
+
+    def check(data):
+        found = channel.decode(data, thresholds(theta_g), seed, client, round)
+        assert found.bits.tolist() == oracle.decode(data, theta_g.tolist(), table_key, shift_key, 8, block)
+
+    return Golden(
+        f"thetas(), seed {seed}, client {client}, round {round}",
+        lambda: channel.encode(theta_k, theta_g, seed, client, round, 10),
+        check,
+    )
+
+
 def goldens():
     """All of them by name, with every codec that is registered."""
     return {name: of_codec(name) for name in codecs.names()} | {
+        "indices": of_channel(MrcChannel(block_bits=1.0), None),
+        "indices-fixed": of_channel(MrcChannel(layout="fixed", block=200), 200),
         "frame": Golden("frame()", lambda: seal(frame()), check_frame),
         "png-stored": Golden("picture(), level=0", partial(images.to_png, *picture(), level=0), check_picture),
         "png": Golden("picture()", partial(images.to_png, *picture()), check_picture, reproducible=False),

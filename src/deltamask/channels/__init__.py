@@ -1,1 +1,1 @@
-"""theta_k -> bytes -> a sample of Bern(theta_k) at the server: one file each."""
+"""theta_k -> bytes -> a sample of Bern(theta_k) at the server: one file each, with a `CHANNEL`."""

@@ -9,39 +9,44 @@ Every setting of the paper's own reading is a field; the defaults are what measu
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from deltamask import codecs, images, sampling
+from deltamask.channels.base import Channel, Limits, Received
+from deltamask.config import ChannelSettings
 from deltamask.delta import KappaSchedule, fit_budget, rank, top
 from deltamask.errors import ConfigError, MalformedError
 from deltamask.kernels.draws import theta_context
 from deltamask.sampling import Keys, Mode, derive
+from deltamask.theta import Votes
 
-__all__ = ["Channel", "DeltaChannel", "Received"]
-
-Limits = NDArray[np.uint32]
+__all__ = ["CHANNEL", "DeltaChannel", "Flips"]
 
 
 @dataclass(frozen=True)
-class Received:
-    """What a server got out of one payload."""
+class Flips(Received):
+    """The changes against an m_g that the server can draw."""
 
     flips: NDArray[np.unsignedinteger[Any]]
     """The positions in which m_k differs from m_g, as far as the payload tells."""
-    entries: int
-    """How many positions the client encoded."""
+    key: int
+    """The key of that m_g."""
 
     @property
     def wrong_positions(self) -> int:
         """Positions that the codec gave back and nobody sent: a filter's false positives."""
         return int(self.flips.size) - self.entries
 
+    def add_to(self, votes: Votes) -> None:
+        """One vote for each position."""
+        votes.add_flips(self.key, self.flips)
+
 
 @dataclass(frozen=True)
-class DeltaChannel:
+class DeltaChannel(Channel):
     """Positions of changed mask bits through a set codec, as bytes or as a grayscale PNG."""
 
     codec: str = "context"
@@ -54,10 +59,27 @@ class DeltaChannel:
     budget_bytes: int = 0
     """The longest payload to send, 0 for no limit; the frame around it is `wire`'s."""
 
+    frame_kind: ClassVar[str] = "delta"
+    knows_server_masks: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         codecs.get(self.codec)
         if self.image not in ("none", "png"):
             raise ConfigError(f"channel.image is {self.image!r}; expected 'none' or 'png'")
+
+    @classmethod
+    def of(cls, settings: ChannelSettings) -> Self:
+        """The channel of a configuration."""
+        return cls(
+            codec=settings.codec,
+            image=settings.image,
+            deflate_level=settings.deflate_level,
+            huffman_only=settings.huffman_only,
+            sampling=settings.sampling,
+            selection=settings.selection,
+            kappa=KappaSchedule(settings.kappa_schedule, settings.kappa, settings.kappa_end),
+            budget_bytes=settings.budget_bytes,
+        )
 
     def encode(
         self,
@@ -90,7 +112,7 @@ class DeltaChannel:
 
         return fit_budget(flips, payload, self.budget_bytes) if self.budget_bytes else payload(flips)
 
-    def decode(self, data: bytes, limits: Limits, seed: int, client: int, round: int) -> Received:
+    def decode(self, data: bytes, limits: Limits, seed: int, client: int, round: int) -> Flips:
         """The server's side, for untrusted bytes; ``limits`` are `sampling.thresholds` of theta_g."""
         keys = Keys.of(self.sampling, seed, client, round)
         payload = images.unwrap(data, limit=self.longest(limits.size))
@@ -98,15 +120,13 @@ class DeltaChannel:
         if codec.name != codecs.get(self.codec).name:
             raise MalformedError(f"payload of client {client}: codec {codec.name}, agreed on {self.codec}")
         flips = codec.decode(payload, limits.size, self._context(limits, keys))
-        entries = codec.entries(payload)
-        return Received(flips, entries)
+        return Flips(entries=codec.entries(payload), flips=flips, key=keys.server)
 
     def server_key(self, seed: int, client: int, round: int) -> int:
         """The key of the m_g that this client's flips refer to."""
         return Keys.of(self.sampling, seed, client, round).server
 
-    @staticmethod
-    def longest(size: int) -> int:
+    def longest(self, size: int) -> int:
         """More bytes than any honest payload for ``size`` weights: a 32-bit filter over all of them."""
         return 8 * size + 4096
 
@@ -119,4 +139,4 @@ class DeltaChannel:
         return out
 
 
-Channel = DeltaChannel
+CHANNEL = DeltaChannel

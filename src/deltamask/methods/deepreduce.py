@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from deltamask.channels.delta import DeltaChannel
+from deltamask.config import ChannelSettings
 from deltamask.delta import KappaSchedule
 from deltamask.methods.deltamask import DeltaMask
 from deltamask.task import Task
@@ -23,10 +25,10 @@ class DeepReduce(DeltaMask):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        self.channel = replace(
-            self.channel, codec="bloom", image="none", sampling="independent", kappa=KappaSchedule(start=1.0)
-        )
         self.rule = replace(self.rule, rule="bayes")
+
+    def make_channel(self, settings: ChannelSettings) -> DeltaChannel:
+        return DeltaChannel(codec="bloom", sampling="independent", kappa=KappaSchedule(start=1.0))
 
 
 METHOD = DeepReduce

@@ -1,4 +1,4 @@
-"""DeltaMask: probabilities down, changed mask bits up. The steps are those of `deltamask.round`."""
+"""DeltaMask: probabilities down, masks through a channel up. The steps are those of `deltamask.round`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deltamask import round as steps
-from deltamask.channels.delta import DeltaChannel
-from deltamask.delta import KappaSchedule
+from deltamask.channels.base import Channel
+from deltamask.config import ChannelSettings
 from deltamask.methods.base import Method, Receipt, State
 from deltamask.registry import member
 from deltamask.sampling import derive
@@ -66,24 +66,19 @@ class MaskMethod(Method):
 
 
 class DeltaMask(MaskMethod):
-    """The paper's method and its improvements: `DeltaChannel` decides which."""
+    """The paper's method and its improvements: the channel and its settings decide which."""
 
-    summary = "stochastic masks, changed positions through a set codec"
-    knows_server_masks = True
+    summary = "stochastic masks through a channel: changed positions (delta) or numbers of candidates (mrc)"
 
     def __init__(self, task: Task) -> None:
+        self.channel = self.make_channel(task.config.channel)
+        self.knows_server_masks = self.channel.knows_server_masks
         super().__init__(task)
-        c = self.config.channel
-        self.channel = DeltaChannel(
-            codec=c.codec,
-            image=c.image,
-            deflate_level=c.deflate_level,
-            huffman_only=c.huffman_only,
-            sampling=c.sampling,
-            selection=c.selection,
-            kappa=KappaSchedule(c.kappa_schedule, c.kappa, c.kappa_end),
-            budget_bytes=c.budget_bytes,
-        )
+
+    def make_channel(self, settings: ChannelSettings) -> Channel:
+        """What masks travel through."""
+        channel: Channel = member("channel", "deltamask.channels", "CHANNEL", settings.kind).of(settings)
+        return channel
 
     def client(self, broadcast: bytes, client: int, data: Images) -> bytes:
         frame = self.open_broadcast(broadcast, "theta")
@@ -97,10 +92,11 @@ class DeltaMask(MaskMethod):
             round=frame.round,
             rounds=self.config.rounds,
         )
-        return self.seal("delta", client, frame.round, payload)
+        return self.seal(self.channel.frame_kind, client, frame.round, payload)
 
     def receive(self, state: State, client: int, payload: bytes) -> Receipt:
-        frame = self.open(payload, "delta", client, state.round, limit=self.channel.longest(self.task.size))
+        limit = self.channel.longest(self.task.size)
+        frame = self.open(payload, self.channel.frame_kind, client, state.round, limit)
         received = steps.receive_update(
             frame.payload,
             state.arriving,
