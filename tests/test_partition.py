@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from deltamask import cli, figures, report
+from deltamask import cli, figures, tables
 from deltamask.config import load
 from deltamask.datasets import partition
 from deltamask.datasets.partition import Holdings, split
@@ -187,14 +187,14 @@ def test_picture_formats() -> None:
 
 def test_rows_of_few_and_of_many_clients() -> None:
     few = Holdings(np.array([[2, 2], [1, 0]])).record()
-    assert report.client_rows(few) == [("0", "4", "2", "1.00"), ("1", "1", "1", "0.50")]
+    assert tables.client_rows(few) == [("0", "4", "2", "1.00"), ("1", "1", "1", "0.50")]
     many = Holdings(np.array([[k + 1, 0] for k in range(101)])).record()
-    assert report.client_rows(many) == [
+    assert tables.client_rows(many) == [
         ("least of 101", "1", "1", "0.50"),
         ("median of 101", "51", "1", "0.50"),
         ("most of 101", "101", "1", "0.50"),
     ]
-    assert report.client_rows({"sizes": [7], "effective_classes": 1.0}) == [("0", "7", "", "")]  # an older result
+    assert tables.client_rows({"sizes": [7], "effective_classes": 1.0}) == [("0", "7", "", "")]  # an older result
 
 
 def command(monkeypatch, *words: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from textwrap import fill
 from typing import Annotated, Any
 
 import typer
@@ -76,19 +77,20 @@ def run(
     Examples: `deltamask run --rounds 5 --set channel.codec=bfuse8 --out runs/filter`,
     `deltamask run --model facebook/dinov2-small --dataset cifar10 --set image_size=56 --set train.batch=64`
     """
-    from deltamask import report
+    from deltamask import report, tables
     from deltamask.comparison import run_one
     from deltamask.config import load
+    from deltamask.summary import Entry
 
     named = {"model": model, "dataset": dataset, "clients": clients, "rounds": rounds, "seed": seed}
     settings = load(config, _overrides(set_, **named))
     record = run_one(settings, out, resume, as_json, settings.method)
-    report.write_report(out, {record["method"]: record})
+    report.write_report(out, {record["method"]: Entry({settings.seed: record})})
     if as_json:
         _print_json(record)
         return
-    _show_table("Rounds", report.ROUNDS, report.round_rows(record))
-    _show_table("Time", ("stage", "seconds", "share"), report.stage_rows(record))
+    _show_table("Rounds", tables.ROUNDS, tables.round_rows(record))
+    _show_table("Time", tables.STAGES, tables.stage_rows(record))
     _show_files(out)
 
 
@@ -96,54 +98,71 @@ def run(
 def compare(
     config: ConfigFile = None,
     methods: Annotated[
-        str, typer.Option(help="Names with commas; NAME:PRESET runs a method under a preset.")
+        str, typer.Option(help="Names with commas; NAME:PRESET runs a method under a preset; all: every method.")
     ] = "deltamask,deltamask:paper,fedpm,finetune,linear-probe",
     model: Model = None,
     dataset: Dataset = None,
     clients: Clients = None,
     rounds: Rounds = None,
     seed: Seed = None,
-    set_: Set = None,
-    out: Annotated[Path, typer.Option(help="Folder; each method gets one of its own in it.")] = Path("runs/compare"),
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method, with seeds from --seed on.")] = 1,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="[METHOD:]KEY=VALUE",
+            help="Change a setting of all methods, or of one: finetune:train.lr=1e-4. May be repeated. "
+            "In the file a table [methods.finetune] does the same.",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder; each run gets one of its own in it, METHOD/seed-N.")] = Path(
+        "runs/compare"
+    ),
     jobs: Annotated[
         int, typer.Option(help="Runs at a time, each on its share of the cores; 0: one for each core.")
     ] = 0,
-    resume: Resume = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Keep what --out has: finished runs as they are, others from where they are."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run several methods on the same task and put them into one table.
 
-    Same data, same order, same classifier, every byte of real frames counted.
-    Example: `deltamask compare --methods deltamask,fedpm --set rounds=5`
-    """
-    from deltamask import report
-    from deltamask.comparison import run_all
-    from deltamask.config import load
-    from deltamask.provenance import cores
-    from deltamask.registry import members
+    Same data, same order, same classifier, every byte of real frames counted. A method that fails is a row that says
+    so, and the exit code is 1.
 
-    known = members("deltamask.methods", "METHOD")
+    Examples: `deltamask compare --methods deltamask,fedpm --rounds 5`,
+    `deltamask compare --methods all --seeds 3 --resume --set finetune:train.lr=2e-3`
+    """
+    from deltamask import report, summary, tables
+    from deltamask.comparison import plan, run_all
+    from deltamask.provenance import cores
+
     named = {"model": model, "dataset": dataset, "clients": clients, "rounds": rounds, "seed": seed}
-    overrides = _overrides(set_, **named)
-    runs = {}
-    for label in dict.fromkeys(part.strip() for part in methods.split(",") if part.strip()):
-        name, _, preset = label.partition(":")
-        if name not in known:
-            raise unknown_name("method", name, known)
-        chosen = [f"method={name}", *([f"preset={preset}"] if preset else [])]
-        runs[label] = (load(config, [*overrides, *chosen]), out / label.replace(":", "-"))
-    if not runs:
-        raise ConfigError("--methods is empty; name at least one, see `deltamask list methods`")
-    results = run_all(runs, resume, as_json, jobs or min(cores(), len(runs)))
-    report.write_report(out, results)
+    runs = plan(config, methods, _overrides(set_, **named), seeds, out)
+    entries = run_all(runs, resume, as_json, jobs or min(cores(), len(runs)))
+    report.write_comparison(out, entries)
+    rows = summary.rows(entries)
+    failed = tables.failures(rows)
     if as_json:
-        _print_json(results)
-        return
-    first = next(iter(runs))
-    _show_table(f"{first}, round by round", report.ROUNDS, report.round_rows(results[first]))
-    _show_table(f"{first}, time", ("stage", "seconds", "share"), report.stage_rows(results[first]))
-    _show_table("Methods", report.COMPARISON, report.comparison_rows(results))
-    _show_files(out)
+        _print_json({row.label: tables.flat(row) | {"runs": list(row.entry.records.values())} for row in rows})
+    else:
+        first = report.first_of(entries)
+        record = next(iter(entries[first].records.values()))
+        _show_table(f"{first}, round by round", tables.ROUNDS, tables.round_rows(record))
+        _show_table(f"{first}, time", tables.STAGES, tables.stage_rows(record))
+        spread = f", mean ± standard deviation of {seeds} seeds" if seeds > 1 else ""
+        _show_table(f"Methods{spread}", tables.COMPARISON, tables.comparison_rows(rows), report.LEGEND)
+        if len(rows) > 1:
+            _show_table(report.PRICE_TITLE, tables.PRICE, tables.price_rows(rows), report.price_note(entries))
+        _show_files(out)
+        of_each = "mask.dmask, result.json, rounds.jsonl and checkpoint.safetensors of each run"
+        console.print(f"  {_escape(str(out))}/METHOD/seed-N/  [dim]{of_each}[/]", highlight=False, soft_wrap=True)
+        for reason in failed:
+            console.print(reason, highlight=False, markup=False, soft_wrap=True)
+    if failed:
+        raise typer.Exit(1)
 
 
 @app.command(epilog=_epilog("partition", "clients", "min_images", "seed", "dataset"))
@@ -165,7 +184,7 @@ def partition(
 
     `column:NAME` gives each distinct value of a column to a client: `--set partition=column:label`, one class each.
     """
-    from deltamask import figures, report
+    from deltamask import figures, tables
     from deltamask.config import load
     from deltamask.files import write_atomically
     from deltamask.task import holdings
@@ -183,7 +202,7 @@ def partition(
             f"{settings.dataset}, {settings.partition}, seed {settings.seed}: {held.sizes.sum():,} images, "
             f"{held.effective_classes:.3f} effective classes on average"
         )
-        _show_table(title, report.CLIENTS, report.client_rows(found))
+        _show_table(title, tables.CLIENTS, tables.client_rows(found))
     if out is None and not figures.available():
         console.print("no picture: it needs matplotlib, pip install 'deltamask[demo]'", highlight=False, markup=False)
         return
@@ -445,8 +464,15 @@ def _print_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, indent=1) + "\n")
 
 
-def _show_table(title: str, head: tuple[str, ...], rows: Any) -> None:
-    table = Table(*head, title=title, title_justify="left", header_style="bold")
+def _show_table(title: str, head: tuple[str, ...], rows: Any, note: str = "") -> None:
+    widths = [max(len(str(cell)) for cell in column) for column in zip(*rows, strict=True)] if rows else []
+    if sum(3 + max(width, len(name)) for width, name in zip(widths, head, strict=False)) >= screen.width:
+        # Names fold above their numbers: rich would rather cut the numbers.
+        words = [max(width, 5, *map(len, name.split())) for width, name in zip(widths, head, strict=True)]
+        head = tuple(fill(name, width) for name, width in zip(head, words, strict=True))
+    table = Table(
+        *head, title=title, title_justify="left", header_style="bold", caption=note or None, caption_justify="left"
+    )
     table.columns[0].no_wrap = True
     for column in table.columns[1:]:
         column.justify = "left" if len(head) == 2 else "right"
@@ -467,9 +493,10 @@ def _show_facts(facts: dict[str, Any], as_json: bool) -> None:
 
 
 def _show_files(out: Path) -> None:
-    names = ("report.html", "report.md", "mask.dmask", "result.json", "rounds.jsonl")
-    for path in sorted(p for name in names for p in out.rglob(name)):
-        _show_file(path)
+    names = ("report.html", "report.md", "comparison.svg", "comparison.csv", "runs.csv")
+    for name in (*names, "mask.dmask", "result.json", "rounds.jsonl"):
+        if (out / name).exists():
+            _show_file(out / name)
 
 
 def _show_file(path: Path) -> None:

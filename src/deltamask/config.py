@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from deltamask.errors import ConfigError, unknown_name
 
-__all__ = ["PRESETS", "Config", "DataSettings", "Precision", "load", "settings"]
+__all__ = ["PRESETS", "Config", "DataSettings", "Precision", "load", "read", "settings"]
 
 Precision = Literal["float32", "bfloat16"]
 
@@ -217,7 +217,7 @@ def load(
     """
     given: dict[str, Any] = {}
     if path is not None:
-        given.update(_flatten(_read_toml(Path(path))))
+        given.update(read(path))
     given.update(_flatten(values or {}))
     for item in overrides:
         key, found, value = item.partition("=")
@@ -229,6 +229,8 @@ def load(
         if key not in known:
             near = get_close_matches(key, known, n=1) or [k for k in known if k.endswith("." + key)][:1]
             hint = f" did you mean {near[0]!r}?" if near else ""
+            if key.startswith("methods."):
+                hint = " a table [methods.LABEL] is for `deltamask compare`;"
             raise ConfigError(f"unknown setting {key!r};{hint} `deltamask run --help` lists them all")
     preset = given.get("preset", "exact")
     if preset not in PRESETS:
@@ -239,6 +241,11 @@ def load(
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"{where} is {first['input']!r}: {first['msg']}") from None
+
+
+def read(path: Path | str) -> dict[str, Any]:
+    """The settings in a TOML file, by dotted key."""
+    return _flatten(_read_toml(Path(path)))
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ matplotlib is optional (extra ``demo``): `available` says whether it is there.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,8 +14,10 @@ import numpy as np
 
 from deltamask.datasets.partition import Holdings
 from deltamask.errors import ConfigError
+from deltamask.summary import SHARES, Curve, Point
+from deltamask.tables import human
 
-__all__ = ["FORMATS", "accuracy", "available", "render", "svg", "who_has_what"]
+__all__ = ["FORMATS", "available", "by_round", "comparison", "render", "svg", "who_has_what"]
 
 FORMATS = ("svg", "png")
 
@@ -23,6 +25,9 @@ _WIDTH = 11.0  # inches of every figure
 _TICKS = 30  # clients or classes that are named one by one
 _TEXT = (5.5, 9.0)  # points of the numbers in the cells, at least and at most
 _DARK = 0.55  # share of the colour scale above which numbers are white
+_LEAST_TICKS = 3  # on an axis of bytes
+_DASHES = ("-", "--", ":")
+_MARKERS = "os^vDPX<>*pdh"  # thirteen: with ten colours, 130 lines before two look alike
 
 
 def available() -> bool:
@@ -45,32 +50,119 @@ def render(figure: Any, kind: str) -> bytes:
     return buffer.getvalue()
 
 
-def accuracy(results: dict[str, dict[str, Any]], first: str) -> Any:
-    """Accuracy against bytes for all runs, and the three views of the first."""
-    figure = _blank(_WIDTH, 4.2)
-    by_bytes, by_round = figure.subplots(1, 2)
-    for label, r in results.items():
-        sent = r["head_uplink_bytes"]
-        xs, ys = [], []
-        for x in r["history"]:
-            sent += x["uplink_bytes"]
-            xs.append(sent / 1e6)
-            ys.append(100 * x["accuracy"])
-        by_bytes.plot(xs, ys, marker=".", label=label)
-    by_bytes.set(
-        xscale="log", xlabel="uplink so far, MB (all clients, classifier included)", ylabel="test accuracy, %"
-    )
-    by_bytes.legend(fontsize=8)
-    history = results[first]["history"]
-    for view in ("thresholded", "expected", "sampled"):
-        seen = [(x["round"], 100 * x[f"accuracy_{view}"]) for x in history if f"accuracy_{view}" in x]
-        if seen:  # not every round looks at every view
-            by_round.plot(*zip(*seen, strict=True), marker=".", label=view)
-    by_round.set(xlabel="round", ylabel="test accuracy, %", title=f"{first}: three ways to use the mask")
-    by_round.legend(fontsize=8)
-    for axes in (by_bytes, by_round):
+def comparison(found: Sequence[Curve], goal: float | None = None) -> Any:
+    """Accuracy against all bytes and against those of the uplink, on logarithmic axes with the same accuracy.
+
+    A thick line is the mean over a label's seeds, thin ones are the seeds. ``goal`` is the reference's accuracy:
+    `summary.SHARES` of it are drawn across.
+    """
+    figure = _blank(_WIDTH, max(4.2, 1.0 + 0.19 * len(found)))
+    panels = figure.subplots(1, 2, sharey=True)
+    marks = [] if goal is None else [(f"{100 * share:.0f}%", 100 * share * goal) for share in SHARES]
+    for axes, name, way, what in (
+        (panels[0], "total", _both_ways, "bytes so far, both ways"),
+        (panels[1], "uplink", _uplink, "uplink bytes so far"),
+    ):
+        axes.set_xscale("log")
+        for n, curve in enumerate(found):
+            _draw(axes, n, curve, way, name)
+        _scale_bytes(axes, [way(p) for curve in found for p in curve.mean])
+        axes.set(xlabel=f"{what} (all clients, with the classifier)")
         axes.grid(alpha=0.3)
+        for _, height in marks:
+            axes.axhline(height, color="black", linewidth=0.8, linestyle=":", zorder=1)
+    panels[0].set(ylabel="test accuracy, %")
+    for name, height in marks:
+        panels[1].annotate(
+            name,
+            (1, height),
+            xycoords=("axes fraction", "data"),
+            xytext=(3, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=7,
+        )
+    _legend(figure, panels[0])
     return figure
+
+
+def by_round(found: Sequence[Curve], first: str, history: Sequence[dict[str, Any]]) -> Any:
+    """Accuracy by round: of all labels, and the ways to use the mask of ``first``, whose rounds are ``history``."""
+    from matplotlib.ticker import MaxNLocator
+
+    views = {}
+    for view in ("thresholded", "expected", "sampled"):
+        seen = [(r["round"], 100 * r[f"accuracy_{view}"]) for r in history if f"accuracy_{view}" in r]
+        if seen:  # not every round looks at every view, and not every method has masks
+            views[view] = seen
+    everyone = len(found) > 1 or not views
+    figure = _blank(_WIDTH, max(3.6, 1.0 + 0.19 * len(found)))
+    panels = list(figure.subplots(1, everyone + bool(views), sharey=True, squeeze=False)[0])
+    for axes in panels:
+        axes.set(xlabel="round")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(alpha=0.3)
+    panels[0].set(ylabel="test accuracy, %")
+    if views:
+        panels[-1].set(title=f"{first}: ways to use the mask")
+        for view, seen in views.items():
+            panels[-1].plot(*zip(*seen, strict=True), marker=".", label=view)
+        panels[-1].legend(fontsize=8)
+    if everyone:
+        for n, curve in enumerate(found):
+            _draw(panels[0], n, curve, lambda p: p.round, "round")
+        _legend(figure, panels[0])
+    return figure
+
+
+def _draw(axes: Any, n: int, curve: Curve, x: Callable[[Point], float], name: str) -> None:
+    """The ``n``-th line of a figure: ten colours, and another dash and marker for the next ten."""
+    colour = f"C{n % 10}"
+
+    def line(points: Sequence[Point], **look: Any) -> None:
+        shown = [p for p in points if x(p) > 0 or axes.get_xscale() != "log"]
+        axes.plot([x(p) for p in shown], [100 * p.accuracy for p in shown], color=colour, **look)
+
+    for points in curve.seeds if len(curve.seeds) > 1 else ():
+        line(points, linewidth=0.6, alpha=0.45)
+    line(
+        curve.mean,
+        linewidth=1.6,
+        linestyle=_DASHES[n // 10 % len(_DASHES)],
+        marker=_MARKERS[n % len(_MARKERS)],
+        markersize=4.5,
+        markevery=0.06,  # of the picture's diagonal: on a logarithmic axis late rounds lie close together
+        label=curve.label,
+        gid=f"{name}-{curve.label}",
+    )
+
+
+def _scale_bytes(axes: Any, sizes: Sequence[float]) -> None:
+    """Ticks such as 100 kB, the closer together the less there is between the least and the most."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
+
+    some = [size for size in sizes if size > 0] or [1.0]
+    for steps in ((1.0,), (1.0, 2.0, 5.0), (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)):
+        ticks = [step * 10.0**power for power in range(16) for step in steps]
+        if sum(min(some) <= tick <= max(some) for tick in ticks) >= _LEAST_TICKS:
+            break
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: human(size)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _legend(figure: Any, axes: Any) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    if len(labels) > 1:
+        figure.legend(handles, labels, loc="outside right upper", fontsize=8, frameon=False)
+
+
+def _both_ways(point: Point) -> float:
+    return point.total_bytes
+
+
+def _uplink(point: Point) -> float:
+    return point.uplink_bytes
 
 
 def who_has_what(counts: Sequence[Sequence[int]] | np.ndarray[Any, Any], how: str) -> Any:

@@ -8,21 +8,25 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from deltamask.report import human
 from deltamask.simulate import Listener
+from deltamask.tables import human
 from deltamask.task import Task
 
 __all__ = ["Live"]
 
 
 class Live(Listener):
-    """Shows a run on standard error; ``quiet`` shows nothing, and without ``bar`` there are lines alone."""
+    """Shows a run on standard error; ``quiet`` shows nothing, and without ``bar`` there are lines alone.
 
-    def __init__(self, label: str, rounds: int, *, quiet: bool = False, bar: bool = True) -> None:
+    ``which`` says where the run stands among others, such as ``3 of 40``.
+    """
+
+    def __init__(self, label: str, rounds: int, *, which: str = "", quiet: bool = False, bar: bool = True) -> None:
         self.console = Console(stderr=True, quiet=quiet)
         if not self.console.is_terminal:
             self.console.width = 120
         self.label = label
+        self.title = f"{label} ({which})" if which else label
         self.rounds = rounds
         self.sent = 0
         self.answered = 0
@@ -39,7 +43,7 @@ class Live(Listener):
             disable=quiet or not bar or not self.console.is_terminal,
             transient=True,
         )
-        self.bar = self.progress.add_task(label, total=rounds, note="loading data and model")
+        self.bar = self.progress.add_task(self.title, total=rounds, note="loading data and model")
 
     def __enter__(self) -> Live:
         self.progress.start()
@@ -58,10 +62,11 @@ class Live(Listener):
         first, self.done = history[0], len(history) - 1
         self.sent = sum(r["uplink_bytes"] + r["head_uplink_bytes"] for r in history)
         self.console.print(
-            f"[bold]{self.label}[/]: {task.size:,} masked weights, {len(task.clients)} clients, "
+            f"[bold]{self.title}[/]: {task.size:,} masked weights, {len(task.clients)} clients, "
             f"classifier alone {100 * first['accuracy']:.1f}%"
             + (f", {self.done} rounds done before" if self.done else ""),
             highlight=False,
+            soft_wrap=True,
         )
         self.progress.update(self.bar, completed=self.done, note="")
 
@@ -84,6 +89,7 @@ class Live(Listener):
             f"  up {record['uplink_bpp']:.4f} bpp  down {record['downlink_bpp']:.3f} bpp"
             f"  wrong {record['wrong_positions']:,}  {seconds:.1f} s",
             highlight=False,
+            soft_wrap=True,
         )
         note = f"{100 * record['accuracy']:.1f}%  {human(self.sent)} up"
         self.progress.update(self.bar, completed=self.done, note=note)

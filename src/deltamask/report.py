@@ -1,57 +1,91 @@
-"""Results -> tables, figures and one HTML page; never trains, reads ``result.json`` files only."""
+"""Results -> one page of tables and figures, and files of numbers; never trains, reads ``result.json`` files only."""
 
 from __future__ import annotations
 
-import html
 import json
-import statistics
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from deltamask import figures
+from deltamask import figures, tables
 from deltamask.errors import DataError
+from deltamask.files import write_atomically
+from deltamask.page import Code, Drawing, Fold, Grid, Heading, Part, Text, as_html, as_markdown
+from deltamask.summary import REFERENCE, Entry, Row, curves, rows, target
 
 __all__ = [
-    "CLIENTS",
-    "COMPARISON",
-    "ROUNDS",
-    "client_rows",
-    "comparison_rows",
+    "LEGEND",
+    "PRICE_TITLE",
+    "first_of",
+    "headline",
     "load_result",
-    "markdown",
-    "round_rows",
-    "stage_rows",
+    "parts",
+    "price_note",
+    "write_comparison",
     "write_report",
 ]
 
 Record = dict[str, Any]
 
-_LEGEND = (
-    "Accuracy in percent of the test images, after the last round and at best. Bytes are those of real frames; "
-    "bpp = 8 x bytes / masked weights, for each client and round. The total counts all clients, both ways, with "
-    "the classifier."
+LEGEND = (
+    "Accuracy in percent of the test images, after the last round and at best. Bytes of real frames are "
+    "for each client and round, and so are the wrong positions, which the codec made up; bpp = 8 x bytes / masked "
+    "weights. The total counts all clients, both ways, with the classifier."
 )
-
+PRICE_TITLE = "The price of fine-tuning's accuracy"
+_PRICE = (
+    "MB of all clients, the classifier included, when test accuracy first reaches a share of what `{0}` ends with "
+    "({1:.1f}%): both ways, and the uplink alone. — is never; k of n: only k of n seeds got there. The classifier "
+    "alone is round 0. Encoding and decoding are for one client and round; memory is the most that a run held."
+)
+_NO_REFERENCE = (
+    "Bytes until a share of fine-tuning's accuracy need a result of `{0}` in the same comparison. Encoding and "
+    "decoding are for one client and round; memory is the most that a run held."
+)
+_ROUND_0 = (
+    'Round 0, thresholded, is the untouched backbone with its classifier; "wrong" counts positions that the codec '
+    "made up."
+)
+_NO_COUNTS = "This result does not hold the counts of each class: `deltamask partition` draws them."
 _WHO = (
     "Training images of each client, how many classes they are of, and the effective classes: the inverse Simpson "
     "index of the client's labels over the number of classes, 1 where all classes are alike."
 )
 
-COMPARISON = (
-    "method",
+_NUMBERS = (
     "accuracy",
-    "best",
-    "uplink B/client/round",
-    "uplink bpp",
-    "downlink bpp",
-    "total MB",
-    "wrong positions",
+    "best_accuracy",
+    "linear_head_accuracy",
+    "uplink_bytes",
+    "downlink_bytes",
+    "uplink_bpp",
+    "downlink_bpp",
+    "wrong_positions",
     "seconds",
+    "masked_weights",
+    "rounds",
 )
-ROUNDS = ("round", "thresholded", "expected", "sampled", "uplink B", "uplink bpp", "downlink bpp", "flips", "wrong")
-CLIENTS = ("client", "images", "classes", "effective classes")
-_MOST_CLIENTS = 40  # that a table lists one by one
+_ROUND_NUMBERS = (
+    "round",
+    "accuracy",
+    "uplink_bytes",
+    "downlink_bytes",
+    "uplink_bpp",
+    "downlink_bpp",
+    "head_uplink_bytes",
+    "head_downlink_bytes",
+    "flips",
+    "wrong_positions",
+)
+
+
+_ORIGIN = ("commit", "python", "versions", "hardware", "config", "seconds")
+_SHOWN = {
+    "config": ("model", "dataset", "clients", "partition", "participation"),
+    "partition": ("sizes", "effective_classes"),
+    "hardware": ("cores", "cpu"),
+}
 
 
 def load_result(folder: Path) -> Record:
@@ -59,212 +93,147 @@ def load_result(folder: Path) -> Record:
     path = folder / "result.json"
     try:
         record: Record = json.loads(path.read_text(encoding="utf-8"))
-        record["history"], record["config"]
+        _check_shape(record)
     except FileNotFoundError:
         raise DataError(
             f"no {path}; a run writes it when it ends, continue an unfinished one with --resume"
         ) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} is not the result of a run ({error!r})") from None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} is not the result of a run ({error!r}); remove its folder to run it again") from None
     return record
 
 
-def human(size: float) -> str:
-    """Bytes with a decimal unit."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(size) < 1000 or unit == "GB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
-        size /= 1000
-    raise AssertionError
+def first_of(entries: Mapping[str, Entry]) -> str:
+    """The label that is shown round by round: the first one with a result."""
+    return next(label for label, entry in entries.items() if entry.records)
 
 
-def comparison_rows(results: dict[str, Record]) -> list[tuple[str, ...]]:
-    """One row for each labelled result, in the columns of `COMPARISON`."""
-    rows: list[tuple[str, ...]] = []
-    for label, r in results.items():
-        rounds = r["history"][1:]
-        answers = sum(len(x["clients"]) for x in rounds)
-        up = sum(x["uplink_bytes"] for x in rounds) / answers if answers else 0
-        rows.append(
-            (
-                label,
-                f"{100 * r['accuracy']:.1f}",
-                f"{100 * r['best_accuracy']:.1f}",
-                f"{up:,.0f}",
-                f"{r['uplink_bpp']:.4g}",
-                f"{r['downlink_bpp']:.4g}",
-                f"{(r['uplink_bytes'] + r['downlink_bytes']) / 1e6:,.2f}",
-                f"{r['wrong_positions']:,}",
-                f"{r['seconds']:.0f}",
-            )
-        )
-    return rows
-
-
-def round_rows(record: Record) -> list[tuple[str, ...]]:
-    """One row for each round, in the columns of `ROUNDS`."""
-
-    def percent(r: Record, view: str) -> str:
-        value = r.get(f"accuracy_{view}", r["accuracy"] if view == "thresholded" else None)
-        return "" if value is None else f"{100 * value:.1f}"
-
-    return [
-        (
-            str(r["round"]),
-            percent(r, "thresholded"),
-            percent(r, "expected"),
-            percent(r, "sampled"),
-            f"{r['uplink_bytes']:,}",
-            f"{r['uplink_bpp']:.4f}",
-            f"{r['downlink_bpp']:.4f}",
-            f"{r['flips']:,}",
-            f"{r['wrong_positions']:,}",
-        )
-        for r in record["history"]
-    ]
-
-
-def client_rows(partition: Record) -> list[tuple[str, ...]]:
-    """One row for each client, in the columns of `CLIENTS`; of many clients, how far each column reaches."""
-    columns = [partition.get(key, []) for key in ("sizes", "classes_present", "effective_classes_by_client")]
-    formats = ("{:,.0f}", "{:.0f}", "{:.2f}")
-    clients = len(columns[0])
-
-    def row(name: str, values: Sequence[float | None]) -> tuple[str, ...]:
-        return (name, *("" if v is None else f.format(v) for f, v in zip(formats, values, strict=True)))
-
-    if clients <= _MOST_CLIENTS:
-        return [row(str(k), [column[k] if column else None for column in columns]) for k in range(clients)]
-    spread: dict[str, Callable[[Sequence[float]], float]] = {"least": min, "median": statistics.median, "most": max}
-    return [
-        row(f"{name} of {clients}", [pick(column) if column else None for column in columns])
-        for name, pick in spread.items()
-    ]
-
-
-def stage_rows(record: Record) -> list[tuple[str, ...]]:
-    """Seconds by stage, the longest first."""
-    total = sum(record["stages"].values()) or 1.0
-    ordered = sorted(record["stages"].items(), key=lambda item: -item[1])
-    return [(name, f"{spent:.2f}", f"{100 * spent / total:.1f}%") for name, spent in ordered]
-
-
-def markdown(results: dict[str, Record], first: str) -> str:
-    """The whole report as Markdown; ``first`` is the run that is shown round by round."""
-    record = results[first]
-    parts = [
-        f"# {headline(first, record)}",
-        _facts(record),
-        "## Methods",
-        _LEGEND,
-        _table(COMPARISON, comparison_rows(results)),
-        f"## {first}, round by round",
-        _table(ROUNDS, round_rows(record)),
-        "Round 0, thresholded, is the untouched backbone with its classifier; *wrong*: made up by the codec.",
-        "## Who has what",
-        _WHO,
-        _table(CLIENTS, client_rows(record["partition"])),
-        "## Time",
-        _table(("stage", "seconds", "share"), stage_rows(record)),
-        "## Where this comes from",
-        "```json\n" + json.dumps(_origin(record), indent=1) + "\n```",
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def headline(label: str, record: Record) -> str:
+def headline(row: Row) -> str:
     """One sentence: what came out at which price."""
+    n = row.numbers
+    if n is None:
+        return f"{row.label}: no result"
     return (
-        f"{label}: {100 * record['accuracy']:.1f}% with {record['uplink_bpp']:.4g} bits per parameter up, "
-        f"{100 * record['linear_head_accuracy']:.1f}% before"
+        f"{row.label}: {tables.spread(n.accuracy)}% with {n.uplink_bpp:.4g} bits per parameter up, "
+        f"{tables.spread(n.before)}% before"
     )
 
 
-def write_report(out: Path, results: dict[str, Record], first: str | None = None) -> list[Path]:
+def price_note(entries: Mapping[str, Entry]) -> str:
+    """What the columns of `tables.PRICE` mean in this comparison."""
+    goal = target(entries)
+    return _NO_REFERENCE.format(REFERENCE) if goal is None else _PRICE.format(REFERENCE, 100 * goal)
+
+
+def parts(entries: Mapping[str, Entry], drawings: Mapping[str, str]) -> list[Part]:
+    """All of the page below its title. ``drawings`` are SVG elements by name; a missing one is left out."""
+    first, found = first_of(entries), rows(entries)
+    record = next(iter(entries[first].records.values()))
+    origin = {key: record[key] for key in _ORIGIN}
+    price: list[Part] = [Text(price_note(entries)), Grid(tables.PRICE, tables.price_rows(found))]
+    page: list[Part | None] = [
+        Text(_facts(entries[first], record)),
+        _drawing(drawings, "comparison"),
+        Heading("Methods"),
+        Grid(tables.COMPARISON, tables.comparison_rows(found)),
+        *map(Text, tables.failures(found)),
+        Text(LEGEND),
+        *([Heading(PRICE_TITLE), *price] if len(entries) > 1 else []),
+        Heading(f"{first}, round by round"),
+        _drawing(drawings, "rounds"),
+        Grid(tables.ROUNDS, tables.round_rows(record)),
+        Text(_ROUND_0),
+        Heading("Who has what"),
+        _drawing(drawings, "who") if "class_counts" in record["partition"] else Text(_NO_COUNTS),
+        Text(_WHO),
+        Fold("client by client", Grid(tables.CLIENTS, tables.client_rows(record["partition"]))),
+        Heading("Time"),
+        Grid(tables.STAGES, tables.stage_rows(record)),
+        Heading("Where this comes from"),
+        Fold("versions, commit, hardware, settings", Code(json.dumps(origin, indent=1))),
+    ]
+    if not drawings:
+        page.insert(1, Text("Figures need matplotlib: `pip install 'deltamask[demo]'`"))
+    return [part for part in page if part is not None]
+
+
+def write_report(out: Path, entries: Mapping[str, Entry]) -> None:
     """``report.md`` and ``report.html`` in ``out``; figures need matplotlib (extra ``demo``)."""
-    from deltamask.files import write_atomically
-
-    first = first or next(iter(results))
-    text = markdown(results, first)
-    write_atomically(out / "report.md", text.encode())
-    write_atomically(out / "report.html", _html(results, first).encode())
-    return [out / "report.md", out / "report.html"]
+    _write_pages(out, entries, _drawings(entries))
 
 
-def _facts(record: Record) -> str:
+def write_comparison(out: Path, entries: Mapping[str, Entry]) -> None:
+    """The report, ``comparison.csv`` (a line a label), ``runs.csv`` (a line a round) and ``comparison.svg``."""
+    drawings = _drawings(entries)
+    _write_pages(out, entries, drawings)
+    seeds = {label: list(entry.records) for label, entry in entries.items()}
+    write_atomically(out / "comparison.csv", tables.comparison_csv(rows(entries)).encode())
+    write_atomically(out / "runs.csv", tables.rounds_csv(curves(entries), seeds).encode())
+    if "comparison" in drawings:
+        write_atomically(out / "comparison.svg", drawings["comparison"].encode())
+
+
+def _write_pages(out: Path, entries: Mapping[str, Entry], drawings: Mapping[str, str]) -> None:
+    label = first_of(entries)
+    title = headline(rows(entries)[list(entries).index(label)])
+    page = parts(entries, drawings)
+    write_atomically(out / "report.md", as_markdown(title, page).encode())
+    write_atomically(out / "report.html", as_html(title, page).encode())
+
+
+def _drawings(entries: Mapping[str, Entry]) -> dict[str, str]:
+    if not figures.available():
+        return {}
+    found, first = curves(entries), first_of(entries)
+    record = next(iter(entries[first].records.values()))
+    drawn = {
+        "comparison": figures.svg(figures.comparison(found, target(entries))),
+        "rounds": figures.svg(figures.by_round(found, first, record["history"])),
+    }
+    counts = record["partition"].get("class_counts")
+    if counts is not None:
+        drawn["who"] = figures.svg(figures.who_has_what(counts, record["config"]["partition"]))
+    return drawn
+
+
+def _drawing(drawings: Mapping[str, str], name: str) -> Drawing | None:
+    return Drawing(drawings[name]) if name in drawings else None
+
+
+def _facts(entry: Entry, record: Record) -> str:
     config, where = record["config"], record["hardware"]
+    seeds = sorted(entry.records)
+    said = (
+        f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))} (mean ± standard deviation)"
+    )
     return (
         f"{config['model']} on {config['dataset']}: {record['masked_weights']:,} masked weights, "
         f"{config['clients']} clients ({config['partition']}, "
         f"{record['partition']['effective_classes']:.2f} effective classes), "
-        f"participation {config['participation']:g}, {record['rounds']} rounds, seed {config['seed']}. "
+        f"participation {config['participation']:g}, {record['rounds']} rounds, {said}. "
         f"{where['cores']} cores of {where['cpu']}."
     )
 
 
-def _origin(record: Record) -> Record:
-    return {key: record[key] for key in ("commit", "python", "versions", "hardware", "config", "seconds")}
+def _check_shape(record: Any) -> None:
+    """Raises where ``record`` lacks what the tables take, or has something else in its place."""
+    _check_numbers(record, _NUMBERS)
+    for line in record["history"]:
+        _check_numbers(line, _ROUND_NUMBERS)
+        len(line["clients"])
+    if not record["history"]:
+        raise ValueError("an empty history")
+    _check_numbers(record["stages"], tuple(record["stages"].keys()))
+    _check_numbers(record, ("peak_memory_mib",) if record["peak_memory_mib"] is not None else ())
+    for table, keys in _SHOWN.items():
+        for key in keys:
+            record[table][key]
+    for key in ("method", "seed", *_ORIGIN):
+        record[key]
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-
-
-def _html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def cells(tag: str, row: Sequence[str]) -> str:
-        return "".join(f"<{tag}>{html.escape(c)}</{tag}>" for c in row)
-
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{cells("th", head)}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-_STYLE = """
-:root { color-scheme: light dark; --line: #8884; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.5rem; line-height: 1.25; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
-table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .25rem .5rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
-.wide { overflow-x: auto; } figure { margin: 1rem 0; background: #fff; border-radius: .5rem; padding: .5rem; }
-figure svg { width: 100%; height: auto; } pre { overflow-x: auto; font-size: .8rem; } summary { cursor: pointer; }
-"""
-
-
-def _html(results: dict[str, Record], first: str) -> str:
-    record = results[first]
-    origin = html.escape(json.dumps(_origin(record), indent=1))
-    return (
-        "<!doctype html><html lang=en><meta charset=utf-8>"
-        '<meta name=viewport content="width=device-width, initial-scale=1">'
-        f"<title>DeltaMask report</title><style>{_STYLE}</style>"
-        f"<h1>{html.escape(headline(first, record))}</h1><p>{html.escape(_facts(record))}</p>"
-        f"{_html_accuracy(results, first)}"
-        f"<h2>Methods</h2>{_html_table(COMPARISON, comparison_rows(results))}"
-        f"<p>{_LEGEND}</p>"
-        f"<h2>{html.escape(first)}, round by round</h2>{_html_table(ROUNDS, round_rows(record))}"
-        "<p>Round 0, thresholded, is the untouched backbone with its classifier. "
-        "<i>wrong</i> counts positions that the codec made up.</p>"
-        f"<h2>Who has what</h2>{_html_who(record)}<p>{_WHO}</p><details><summary>client by client</summary>"
-        f"{_html_table(CLIENTS, client_rows(record['partition']))}</details>"
-        f"<h2>Time</h2>{_html_table(('stage', 'seconds', 'share'), stage_rows(record))}"
-        f"<h2>Where this comes from</h2><details><summary>versions, commit, hardware, settings</summary>"
-        f"<pre>{origin}</pre></details></html>"
-    )
-
-
-def _html_accuracy(results: dict[str, Record], first: str) -> str:
-    if not figures.available():
-        return "<p>Figures need matplotlib: pip install 'deltamask[demo]'</p>"
-    return f"<figure>{figures.svg(figures.accuracy(results, first))}</figure>"
-
-
-def _html_who(record: Record) -> str:
-    counts = record["partition"].get("class_counts")
-    if counts is None:
-        return (
-            "<p>This result does not hold the counts of each class: <code>deltamask partition</code> draws them.</p>"
-        )
-    if not figures.available():
-        return ""  # the figure above says why
-    return f"<figure>{figures.svg(figures.who_has_what(counts, record['config']['partition']))}</figure>"
+def _check_numbers(record: Any, keys: tuple[str, ...]) -> None:
+    for key in keys:
+        value = record[key]
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"{key} is {value!r}")

@@ -32,7 +32,7 @@ from deltamask.registry import member
 from deltamask.round import RoundBytes, choose_clients, federated_round
 from deltamask.task import Task, build
 
-__all__ = ["CHECKPOINT", "Listener", "Result", "is_finished", "load_run", "run"]
+__all__ = ["CHECKPOINT", "Listener", "Result", "holds_run", "is_finished", "load_run", "run"]
 
 CHECKPOINT = "checkpoint.safetensors"
 MASK = "mask.dmask"
@@ -134,6 +134,11 @@ def run(config: Config, out: Path | None = None, *, resume: bool = False, listen
         # Last of all: where there is a result, there is everything.
         write_atomically(out / "result.json", (json.dumps(summary, indent=1) + "\n").encode())
     return replace(result, record=summary)
+
+
+def holds_run(out: Path) -> bool:
+    """Whether ``out`` holds a run, finished or not."""
+    return (out / CHECKPOINT).exists() or (out / "result.json").exists()
 
 
 def is_finished(config: Config, out: Path) -> bool:
@@ -294,7 +299,7 @@ def _restore(config: Config, out: Path, resume: bool) -> _Saved | None:
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file; --out takes a folder")
     if not resume:
-        if path.exists() or (out / "result.json").exists():
+        if holds_run(out):
             raise ConfigError(f"{out} already holds a run; continue it with --resume or choose another --out")
         return None
     if not path.exists():

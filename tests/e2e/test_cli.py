@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import os
+import re
 import subprocess
 import sys
 
@@ -18,7 +21,7 @@ def call(*words: str, stdin: str | None = None, code: int = 0) -> str:
     )
     assert done.returncode == code, (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
-    return done.stdout if code == 0 else done.stderr
+    return done.stdout + (done.stderr if code else "")
 
 
 SMALL = ["--set", "rounds=1", "--set", "clients=20", "--set", "participation=0.05", "--set", "head.epochs=1"]
@@ -82,22 +85,45 @@ def test_run_export_apply(tmp_path) -> None:
     assert seen["masked_weights"] == 983_040
 
 
-def test_compare_makes_one_report(tmp_path) -> None:
+def test_compare_outlives_a_failure_and_adds_to_what_is_there(tmp_path, monkeypatch) -> None:
+    """One method's process is killed while it loads its model; the same command with another seed mends that."""
+    (tmp_path / "out_of_memory.py").write_text("import os\ndef build():\n    os.kill(os.getpid(), 9)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     out = tmp_path / "compare"
-    words = ["compare", *SMALL, "--out", str(out), "--methods", "deltamask,deltamask:paper,fedpm"]
-    table = call(*words)
-    assert "deltamask:paper" in table
-    text = (out / "report.md").read_text()
-    for label in ("deltamask", "deltamask:paper", "fedpm"):
+    few = ["--set", "data.train_images=200", "--set", "data.test_images=60"]
+    words = ["compare", *SMALL, *few, "--out", str(out), "--resume", "--methods"]
+    said = call(*words, "linear-probe,fedpm", "--set", "fedpm:model=out_of_memory:build", code=1)
+    assert "linear-probe (1 of 2): 983,040 masked weights" in said
+    assert "fedpm, seed 0, failed: its process ended with code -9" in said
+    assert re.search(r"│ fedpm +│ +failed │", said)
+    text, page = (out / "report.md").read_text(), (out / "report.html").read_text()
+    for label in ("linear-probe", "fedpm"):
         assert f"| {label} |" in text
-    page = (out / "report.html").read_text()
-    assert page.count("<svg") == 2  # accuracy, and who has what
+    assert page.count("<svg") == 3  # accuracy by bytes, by round, and who has what
     assert "## Who has what" in text
     assert "http://" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
         "http://creativecommons.org", ""
     )
     assert "src=" not in page
-    assert json.loads(call(*words, "--resume", "--json"))["fedpm"]["method"] == "fedpm"
+
+    first = out / "linear-probe" / "seed-0" / "result.json"
+    before = (first.stat().st_mtime_ns, first.read_bytes())
+    rows = json.loads(call(*words, "linear-probe,fedpm", "--seeds", "2", "--json"))
+    assert (first.stat().st_mtime_ns, first.read_bytes()) == before
+    for label, row in rows.items():
+        assert [(r["method"], r["seed"]) for r in row["runs"]] == [(label, 0), (label, 1)]
+        scores = [100 * r["accuracy"] for r in row["runs"]]
+        assert row["accuracy_percent_mean"] == pytest.approx(np.mean(scores))
+        assert row["accuracy_percent_std"] == pytest.approx(np.std(scores, ddof=1))
+    lines = list(csv.DictReader((out / "comparison.csv").read_text().splitlines()))
+    assert [(line["label"], line["seeds"], line["failed"]) for line in lines] == [
+        ("linear-probe", "2", ""),
+        ("fedpm", "2", ""),
+    ]
+    lines = list(csv.DictReader((out / "runs.csv").read_text().splitlines()))
+    assert [(line["label"], line["seed"], line["round"]) for line in lines] == [
+        (label, seed, round) for label in ("linear-probe", "fedpm") for seed in "01" for round in "01"
+    ]
 
 
 def test_bench() -> None:
@@ -113,6 +139,7 @@ def test_bench() -> None:
         (["run", "none.toml"], "no file none.toml"),
         (["compare", "--methods", "fedpn"], "did you mean 'fedpm'"),
         (["compare", "--methods", ","], "--methods is empty"),
+        (["compare", "--set", "fedpn:train.lr=1"], "did you mean 'fedpm'"),
         (["compare", "--methods", "deltamask:papr"], "did you mean 'paper'"),
         (["list", "codec"], "did you mean 'codecs'"),
         (["decode", "/nowhere"], "cannot read /nowhere"),
