@@ -71,7 +71,7 @@ def targets() -> str:
     for name in ("bench_codecs", "bench_round"):
         for path in sorted(RESULTS.glob(f"{name}*.json")):
             report = read(path.stem)
-            machine = report["provenance"]["cpu"].split(",")[0]
+            machine = report["provenance"]["cpu"]
             if machine not in machines:
                 machines.append(machine)
             for goal in report["targets"]:
