@@ -125,9 +125,18 @@ def test_tables_of_text(entries) -> None:
     assert tables.comparison_rows(rows)[0][:3] == ("m", "85.5 ± 0.7", "85.5")
     assert tables.comparison_rows(rows)[2][:3] == ("lost", "failed", "")
     assert [r[0] for r in tables.price_rows(rows)] == ["m", "half", "finetune"]
-    assert tables.price_rows(rows)[0][1:7] == ("0.00113", "1 of 2", "—", "0.00011", "1 of 2", "—")
+    assert tables.price_rows(rows)[0][1:7] == ("0.00113", "1 of 2", "—", "0.000110", "1 of 2", "—")
     assert tables.failures(rows)[0] == 'half, seed 1, failed: DataError: a, "b" and c'
     assert len(tables.failures(rows)) == 3
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0.00"), (52_000, "0.0520"), (80_000_000, "80.0"), (99_960_000, "100"), (849_346_560_000, "849,347")],
+)
+def test_megabytes(size, text) -> None:
+    entries = {"finetune": Entry({0: record([0.9, 0.9], up=0, down=0, head=(0, size))})}
+    assert tables.price_rows(summary.rows(entries))[0][1] == text
 
 
 def test_csv_has_every_number_in_full(entries) -> None:

@@ -250,7 +250,8 @@ def _price_of(reached: Reached, size: float | None) -> str:
 
 
 def _megabytes(size: float) -> str:
-    return f"{size / 1e6:,.0f}" if size >= 1e8 else f"{size / 1e6:.3g}"
+    """With three digits, or all of the whole ones."""
+    return f"{size / 1e6:,.0f}" if size >= 99.95e6 else f"{size / 1e6:#.3g}"
 
 
 def _number(value: float | None, form: str) -> str:
