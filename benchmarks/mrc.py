@@ -128,7 +128,7 @@ def _divergence(theta_k: Theta, theta_g: Theta) -> float:
     )
 
 
-@nb.njit(cache=True)
+@nb.njit(cache=True, fastmath={"reassoc", "contract"})  # else the sum, in order, keeps it from vectors
 def _plain(key: np.uint64, theta_g: Theta, theta_k: Theta, candidates: int, out: NDArray[np.int64]) -> None:
     ones = np.empty(1024, np.float32)
     zeros = np.empty(1024, np.float32)

@@ -129,6 +129,7 @@ class ChannelSettings(_Section):
     layout: Literal["adaptive", "fixed"] = Field("adaptive", description="mrc: blocks of equal divergence or length")
     block_bits: float = Field(5.0, gt=0, description="mrc, adaptive: bits of divergence in a block")
     block: int = Field(1024, ge=1, description="mrc, fixed: weights in a block")
+    straight: bool = Field(True, description="mrc: make up for the lean of masks towards the server's probabilities")
 
 
 class AggregationSettings(_Section):

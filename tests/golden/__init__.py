@@ -116,8 +116,8 @@ def of_channel(channel, block):
 def goldens():
     """All of them by name, with every codec that is registered."""
     return {name: of_codec(name) for name in codecs.names()} | {
-        "indices": of_channel(MrcChannel(block_bits=1.0), None),
-        "indices-fixed": of_channel(MrcChannel(layout="fixed", block=200), 200),
+        "indices": of_channel(MrcChannel(block_bits=1.0, straight=False), None),
+        "indices-fixed": of_channel(MrcChannel(layout="fixed", block=200, straight=False), 200),
         "frame": Golden("frame()", lambda: seal(frame()), check_frame),
         "png-stored": Golden("picture(), level=0", partial(images.to_png, *picture(), level=0), check_picture),
         "png": Golden("picture()", partial(images.to_png, *picture()), check_picture, reproducible=False),

@@ -36,6 +36,8 @@ _PROBABILITY = np.float64(2.0**-16)
 _UNIFORM = np.float64(2.0**-53)
 _DROPPED = np.uint64(11)
 _NONE = np.int16(0)
+_TURNS = 8
+_NEAR = np.float64(0.03)
 
 _U16 = NDArray[np.uint16]
 _U32 = NDArray[np.uint32]
@@ -71,13 +73,15 @@ def _limit(threshold):  # type: ignore[no-untyped-def]
 def _ratios(
     theta_k: _F32, theta_g: _F32, logits: NDArray[np.int16], room: _U32, limits: _U16, steps: NDArray[np.int16]
 ) -> int:
-    """The limits of theta_g and the log odds ratios of both; how many of all are no probabilities."""
+    """Limits of theta_k, in ``room``, and of theta_g, and their log odds ratios; how many are no probabilities."""
     wrong = to_thresholds(theta_g, room)
     for i in range(room.size):
         limits[i] = _limit(room[i])
     wrong += to_thresholds(theta_k, room)
     for i in range(room.size):
-        steps[i] = logits[_limit(room[i])] - logits[limits[i]]
+        k = _limit(room[i])
+        room[i] = k
+        steps[i] = logits[k] - logits[limits[i]]
     return wrong
 
 
@@ -86,6 +90,45 @@ def _add(row, shift, limit, step, sums):  # type: ignore[no-untyped-def]
     """``sums += step`` for the candidates whose bit is set; all in 16 bits, so that a vector holds many."""
     for c in range(sums.size):
         sums[c] += step if np.uint16(row[c] + shift) < limit else _NONE
+
+
+@nb.njit(cache=True, nogil=True)
+def _weigh(totals: _I64, goal: float, least: float, most: float, weights: NDArray[np.float64]) -> float:
+    """The weights of candidates with these log ratios, and their sum.
+
+    A candidate's weight is its ratio to the power between ``least`` and ``most`` at which the mean log ratio of the
+    choice is ``goal``, that of Bern(theta_k), or as near to it as they allow. Newton's steps, within a bracket.
+    """
+    top = totals.max()
+    low = least
+    high = most
+    power = min(max(1.0, least), most)
+    total = 0.0
+    for turn in range(_TURNS):
+        total = 0.0
+        first = 0.0
+        second = 0.0
+        for c in range(totals.size):
+            ratio = np.float64(totals[c] - top) * _NAT
+            weight = exp(power * ratio)
+            weights[c] = weight
+            total += weight
+            first += weight * ratio
+            second += weight * ratio * ratio
+        first /= total
+        gap = (goal - np.float64(top)) * _NAT - first
+        if abs(gap) < _NEAR or high - low < _NEAR or turn == _TURNS - 1:
+            break
+        if gap > 0.0:
+            low = power
+        else:
+            high = power
+        spread = second / total - first * first
+        middle = 0.5 * (low + high)
+        power = power + gap / spread if spread > 0.0 else middle
+        if not low < power < high:
+            power = middle
+    return total
 
 
 @nb.njit(cache=True, nogil=True)
@@ -100,13 +143,16 @@ def choose(
     shift_key: np.uint64,
     choice_key: np.uint64,
     logits: NDArray[np.int16],
+    least: float,
+    most: float,
     out: _U16,
 ) -> int:
     """``out[b]`` is the candidate of block ``b``, for ``first <= b < last``; 0 for blocks that are not ``coded``.
 
     ``columns`` is the table with a row for each column, the words of all candidates side by side. The factors of
     P_k(x) / P_g(x) that do not depend on x cancel, so a candidate's weight is the exponential of the sum of its
-    set bits' log odds ratios. Returns how many numbers are no probabilities.
+    set bits' log odds ratios, raised to a power between ``least`` and ``most`` (see `_weigh`). Returns how many
+    numbers are no probabilities.
     """
     count = columns.shape[1]
     sums = np.empty(count, np.int16)
@@ -124,6 +170,7 @@ def choose(
         totals[:] = 0
         sums[:] = 0
         held = np.int64(0)
+        goal = 0.0
         at = starts[b]
         while at < starts[b + 1]:
             column = at % COLUMNS
@@ -142,16 +189,12 @@ def choose(
                     sums[:] = 0
                     held = np.int64(0)
                 held += size
+                goal += np.float64(step) * np.float64(room[i]) * _PROBABILITY
                 _add(columns[column + i], shifts[skip + i], limits[i], step, sums)
             at += n
-        most = totals[0] + sums[0]
         for c in range(count):
             totals[c] += sums[c]
-            most = max(most, totals[c])
-        total = 0.0
-        for c in range(count):
-            weights[c] = exp(np.float64(totals[c] - most) * _NAT)
-            total += weights[c]
+        total = _weigh(totals, goal, least, most, weights)
         # Gumbel's trick would take a logarithm for each candidate; one uniform gives the same distribution.
         left = np.float64(mix64(choice_key + np.uint64(b) * _STEP) >> _DROPPED) * _UNIFORM * total
         c = 0

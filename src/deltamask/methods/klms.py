@@ -6,7 +6,7 @@ one, importance-sampled.
 
 This is the variant of the paper with blocks of fixed length. In its other one the server averages the boundaries that
 clients choose, and sends them along once in a while; ``method=deltamask`` with ``channel.kind=mrc`` adapts blocks to
-each client and round instead.
+each client and round instead, and makes up for the lean of the sample, which this one leaves in.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Klms(DeltaMask):
     summary = "stochastic masks, one of shared candidates for each block (Isik et al. 2023)"
 
     def make_channel(self, settings: ChannelSettings) -> MrcChannel:
-        return MrcChannel(settings.candidates, "fixed", block=settings.block)
+        return MrcChannel(settings.candidates, "fixed", block=settings.block, straight=False)
 
 
 METHOD = Klms
