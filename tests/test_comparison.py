@@ -10,7 +10,8 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from deltamask import cli, comparison, figures, report, summary, tables
+from deltamask import comparison, figures, report, summary, tables
+from deltamask.cli import shared
 from deltamask.comparison import plan
 from deltamask.errors import ConfigError, DataError, DeltaMaskError
 from deltamask.page import Code, Fold, Grid, Heading, Text, as_html, as_markdown
@@ -224,12 +225,12 @@ def test_the_widest_tables_fit_120_columns(monkeypatch, capsys) -> None:
         r |= {"wrong_positions": 3000 * 276_480, "peak_memory_mib": 12_345.6, "downlink_bpp": 32.0001}
         r |= {"stages": {"encode": 3 * 9876.5, "decode": 3 * 9876.5}}
     rows = summary.rows({"deltamask:paper": Entry(fine), "finetune": Entry(fine)})
-    monkeypatch.setattr(cli, "screen", Console(width=120))
+    monkeypatch.setattr(shared, "screen", Console(width=120))
     for head, cells in (
         (tables.COMPARISON, tables.comparison_rows(rows)),
         (tables.PRICE, tables.price_rows(rows)),
     ):
-        cli._show_table("t", head, cells)
+        shared.show_table("t", head, cells)
         body = [line.split("│")[1:-1] for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
         assert [tuple(cell.strip() for cell in line) for line in body] == cells  # each row a line, nothing cut
 
