@@ -20,10 +20,11 @@ from pathlib import Path
 import numpy as np
 
 OUT = Path(__file__).resolve().parent.parent / "results" / "dry_run.json"
-CLASSES, TRAIN, TEST, CLIENTS, ROUNDS = 100, 640, 200, 10, 2
+CLASSES, TRAIN, TEST, CLIENTS, ROUNDS = 100, 320, 200, 5, 2
 RUNS = {
     "exact": [],
     "exact, bfloat16": ["train.precision=bfloat16", "evaluation.precision=bfloat16"],
+    "mrc, bfloat16": ["channel.kind=mrc", "train.precision=bfloat16", "evaluation.precision=bfloat16"],
     "paper": ["preset=paper"],
     "finetune": ["method=finetune", "train.lr=1e-4"],
 }

@@ -47,7 +47,7 @@ EMBEDDED: Studies = {
         "deltamask": [],
         "deltamask:paper": ["preset=paper"],
         "fedpm": ["method=fedpm"],
-        "finetune": ["method=finetune"],
+        "finetune": ["method=finetune", "train.lr=4e-3"],
         "linear-probe": ["method=linear-probe"],
         "linear-probe, 60 rounds of 5 epochs": ["method=linear-probe", "rounds=60", "train.epochs=5"],
     },

@@ -21,6 +21,8 @@ __all__ = ["Compressed"]
 class Compressed(FineTune):
     """Down, the numbers through `down`; up, their change through `code`: two kinds of `Update`."""
 
+    lr = 1e-3
+
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self.size = self.start().size
