@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import sys
 
-from tablekit import ROOT, per_answer, percent, read, records, sweep, table
+from tablekit import ROOT, per_answer, percent, read, records, spread, sweep, table
 
 
 def real_standard() -> str:
@@ -19,6 +19,7 @@ def real_standard() -> str:
                 label,
                 percent(group, "linear_head_accuracy"),
                 percent(group, "accuracy"),
+                spread([100 * r["accuracy_by_view"].get("expected", r["accuracy"]) for r in group]),
                 percent(group, "best_accuracy"),
                 f"{100 * (best[label] - best['finetune']):+.1f}",
                 f"{per_answer(group, 'uplink_bytes'):,.0f}",
@@ -33,6 +34,7 @@ def real_standard() -> str:
         "method",
         "before",
         "accuracy",
+        "expected mask",
         "best",
         "to fine-tuning",
         "uplink bytes",
