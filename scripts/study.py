@@ -45,6 +45,7 @@ EMBEDDED: Studies = {
     },
     "compare": {
         "deltamask": [],
+        "deltamask, mrc": ["channel.kind=mrc"],
         "deltamask:paper": ["preset=paper"],
         "fedpm": ["method=fedpm"],
         "finetune": ["method=finetune", "train.lr=4e-3"],
