@@ -92,7 +92,7 @@ def test_decomfl_measures_slopes(task) -> None:
     """The first slope is the gradient's component along the first direction."""
     method = DeComFL(task)
     data = task.clients[0]
-    slopes = method._local_steps(0, 0, data, method._start())
+    slopes = method._local_steps(0, 0, data, method.start())
     direction = np.zeros(task.size, np.float32)
     method._add(direction, 0, 0, 0, 1.0)
     assert set(np.unique(direction)) == {-1, 1}

@@ -70,8 +70,10 @@ def plan(config: Path | None, methods: str, sets: Sequence[str], seeds: int, out
         chosen = [f"method={name}", *([f"preset={preset}"] if preset else [])]
         overrides = [*shared_sets, *own_sets.get(label, []), *chosen]
         first = load(overrides=overrides, values=values).seed
-        for seed in range(first, first + seeds):
-            configs.append((label, load(overrides=[*overrides, f"seed={seed}"], values=values)))  # noqa: PERF401
+        configs += [
+            (label, load(overrides=[*overrides, f"seed={seed}"], values=values))
+            for seed in range(first, first + seeds)
+        ]
     # All labels with one seed come before the next seed: a night that is too short leaves a whole comparison.
     configs.sort(key=lambda item: item[1].seed)
     return [

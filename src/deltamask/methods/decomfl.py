@@ -8,9 +8,6 @@ round can take them too, so that is what it is sent: clients keep nothing betwee
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -20,7 +17,8 @@ from torch.nn import functional as F
 from deltamask.codecs.base import Reader
 from deltamask.errors import DataError, MalformedError
 from deltamask.kernels.draws import add_signs
-from deltamask.methods.base import Method, Receipt, State
+from deltamask.methods.base import Receipt, State
+from deltamask.methods.finetune import FineTune
 from deltamask.precision import mixed
 from deltamask.sampling import derive, permutation
 from deltamask.task import Task
@@ -33,8 +31,8 @@ __all__ = ["METHOD", "DeComFL"]
 Vector = NDArray[np.float32]
 
 
-class DeComFL(Method):
-    """Four bytes a step and direction."""
+class DeComFL(FineTune):
+    """Four bytes a step and direction; the weights and the view of them are those of fine-tuning."""
 
     summary = "zeroth-order steps along shared directions, scalars both ways (Li et al. 2024)"
     lr = 1e-6
@@ -43,11 +41,11 @@ class DeComFL(Method):
         super().__init__(task)
         settings = self.config.zeroth
         self.steps, self.directions, self.mu = settings.steps, settings.directions, settings.mu
-        self._replayed: tuple[bytes, Vector] = b"", self._start()
+        self._replayed: tuple[bytes, Vector] = b"", self.start()
         """Means, and the weights that they lead to: what a client would compute anew, kept for the next one."""
 
     def init(self) -> State:
-        return State(0, {"weights": self._start(), "means": np.zeros(0, np.float32)})
+        return State(0, {"weights": self.start(), "means": np.zeros(0, np.float32)})
 
     def broadcast(self, state: State) -> bytes:
         with self.task.stages("broadcast"):
@@ -83,12 +81,6 @@ class DeComFL(Method):
             return State(
                 state.round + 1, {"weights": weights, "means": np.concatenate([state.arrays["means"], means])}
             )
-
-    @contextmanager
-    def showing(self, state: State, view: str) -> Iterator[None]:
-        masked = self.task.masked
-        with torch.no_grad(), masked.using(masked.split(self._tensor(state.arrays["weights"]))):
-            yield
 
     def _local_steps(self, client: int, round: int, data: Images, weights: Vector) -> Vector:
         """The slopes of each step and direction; ``weights`` walk along."""
@@ -127,7 +119,7 @@ class DeComFL(Method):
         known, weights = self._replayed
         if known != means:
             if not means.startswith(known):
-                known, weights = b"", self._start()
+                known, weights = b"", self.start()
             weights = weights.copy()
             size = self.steps * self.directions
             found = np.frombuffer(means, "<f4").astype(np.float32)
@@ -154,10 +146,6 @@ class DeComFL(Method):
         reader.end()
         if not np.isfinite(out).all():
             raise MalformedError("scalars: numbers that are not finite")
-        return out
-
-    def _start(self) -> Vector:
-        out: Vector = self.task.masked.frozen.cpu().numpy().copy()
         return out
 
     def _tensor(self, flat: Vector) -> Tensor:
