@@ -26,6 +26,9 @@ RESULTS = Path(__file__).resolve().parent.parent / "results"
 
 Studies = dict[str, dict[str, list[str]]]
 
+# What 20 methods with 3 seeds under 4 federations can afford; all views are looked at after the last round.
+QUICK = ["train.precision=bfloat16", "evaluation.precision=bfloat16", "evaluation.all_views_every=100"]
+
 EMBEDDED: Studies = {
     "score-lr": {v: [f"train.score_lr={v}"] for v in ("0.05", "0.1", "0.2", "0.4")},
     "theta0": {v: [f"theta0={v}"] for v in ("0.5", "0.8", "0.9", "0.95", "0.99")},
@@ -52,11 +55,11 @@ EMBEDDED: Studies = {
         "linear-probe": ["method=linear-probe"],
         "linear-probe, 60 rounds of 5 epochs": ["method=linear-probe", "rounds=60", "train.epochs=5"],
     },
-    "tune-methods": methods.sweep(real=False),
+    "tune-methods": {label: [*QUICK, *sets] for label, sets in methods.sweep(real=False).items()},
     # Who has what, and how many of the clients take part: a fifth of them takes twice the rounds.
     **{
         f"methods-{split.partition(':')[0]}-{share}": {
-            label: [*sets, f"partition={split}", f"participation={share}", *(["rounds=30"] if share < 1 else [])]
+            label: [*QUICK, *sets, f"partition={split}", f"participation={share}", *(["rounds=30"] if share < 1 else [])]
             for label, sets in methods.chosen("embedded").items()
         }
         for split in ("iid", "dirichlet:0.1")
@@ -78,6 +81,7 @@ def real(assets: str) -> Task:
     masks = ["theta0=0.95", "train.score_lr=0.1"]
     tuned = ["method=finetune", "train.lr=1e-4"]
     short = ["rounds=10"]
+    shorter = ["rounds=6"]
     base = [
         f"model={assets}/vit-small-dinov2",
         f"dataset={assets}/cifar10-15k",
@@ -108,7 +112,7 @@ def real(assets: str) -> Task:
             },
             "standard": {"deltamask": masks, "finetune": tuned},
             "tune-methods": {
-                label: [*short, "theta0=0.95", *sets] for label, sets in methods.sweep(real=True).items()
+                label: [*shorter, "theta0=0.95", *sets] for label, sets in methods.sweep(real=True).items()
             },
             "methods": {label: ["theta0=0.95", *sets] for label, sets in methods.chosen("real").items()},
             "heads": {
@@ -121,10 +125,10 @@ def real(assets: str) -> Task:
 
 
 def known(task: str, digest: str) -> dict | None:
-    """The result of the same settings in another study."""
+    """The result of the same settings in another study; settings that are newer than it had their defaults then."""
     for path in sorted((RESULTS / task).glob("*/*.json")):
         record = json.loads(path.read_text())
-        if record["config_digest"] == digest:
+        if load(values=record["config"]).digest() == digest:
             return record
     return None
 
