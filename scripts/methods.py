@@ -4,33 +4,37 @@ from __future__ import annotations
 
 from tablekit import records
 
-__all__ = ["RATES", "chosen", "sweep"]
+__all__ = ["LABELS", "best_rates", "chosen", "sweep", "thresholds"]
 
 SCORES = "train.score_lr"
 WEIGHTS = "train.lr"
 
+Tried = tuple[str, ...] | str
+"""Rates, or the label whose rate is taken."""
+
 # label: (settings of the method, which rate, rates tried on the embedded task, on the real pair)
-RATES: dict[str, tuple[list[str], str, tuple[str, ...], tuple[str, ...]]] = {
+LABELS: dict[str, tuple[list[str], str, tuple[str, ...], Tried]] = {
     "deltamask": ([], SCORES, ("0.1", "0.2", "0.4", "0.8"), ("0.05", "0.1", "0.2")),
-    "deltamask:paper": (["preset=paper"], SCORES, ("0.1", "0.2", "0.4", "0.8"), ("0.1", "0.2")),
-    "fedpm": (["method=fedpm"], SCORES, ("0.1", "0.2", "0.4", "0.8"), ("0.1", "0.2")),
-    "deepreduce": (["method=deepreduce"], SCORES, ("0.1", "0.2", "0.4", "0.8"), ("0.1", "0.2")),
-    "klms": (["method=klms"], SCORES, ("0.1", "0.2", "0.4", "0.8"), ("0.1", "0.2")),
-    "mrc": (["channel.kind=mrc"], SCORES, ("0.1", "0.2", "0.4", "0.8"), ("0.1", "0.2")),
+    # On the real pair these train as deltamask does: what differs is how a mask travels, and what is added up.
+    "deltamask:paper": (["preset=paper"], SCORES, ("0.1", "0.2", "0.4", "0.8"), "deltamask"),
+    "fedpm": (["method=fedpm"], SCORES, ("0.1", "0.2", "0.4", "0.8"), "deltamask"),
+    "deepreduce": (["method=deepreduce"], SCORES, ("0.1", "0.2", "0.4", "0.8"), "deltamask"),
+    "klms": (["method=klms"], SCORES, ("0.1", "0.2", "0.4", "0.8"), "deltamask"),
+    "mrc": (["channel.kind=mrc"], SCORES, ("0.1", "0.2", "0.4", "0.8"), "deltamask"),
     # Scores start from averaged masks, +-4.6, and have to cross zero within an epoch of ten steps or so.
     "fedmask": (["method=fedmask"], SCORES, ("0.2", "0.4", "0.8", "1.6"), ("0.3", "0.6", "1.2")),
     "finetune": (["method=finetune"], WEIGHTS, ("1e-3", "2e-3", "4e-3", "8e-3"), ("3e-5", "6e-5", "1e-4")),
     "eden": (["method=eden"], WEIGHTS, ("1e-3", "2e-3", "4e-3"), ("3e-5", "6e-5", "1e-4")),
-    "eden, .7 bits": (["method=eden", "update.bits=0.7"], WEIGHTS, ("1e-3", "2e-3", "4e-3"), ("3e-5", "6e-5")),
-    "drive": (["method=drive"], WEIGHTS, ("1e-3", "2e-3", "4e-3"), ("3e-5", "6e-5", "1e-4")),
+    "eden, .7 bits": (["method=eden", "update.bits=0.7"], WEIGHTS, ("1e-3", "2e-3", "4e-3"), "eden"),
+    "drive": (["method=drive"], WEIGHTS, ("1e-3", "2e-3", "4e-3"), "eden"),
     "qsgd": (["method=qsgd"], WEIGHTS, ("3e-4", "1e-3", "2e-3"), ("1e-5", "3e-5", "6e-5")),
-    "fedcode": (["method=fedcode"], WEIGHTS, ("1e-3", "2e-3", "4e-3"), ("3e-5", "6e-5", "1e-4")),
+    "fedcode": (["method=fedcode"], WEIGHTS, ("1e-3", "2e-3", "4e-3"), ("3e-5", "1e-4")),
     "lora": (["method=lora"], WEIGHTS, ("1e-2", "2e-2", "4e-2"), ("1e-3", "3e-3", "1e-2")),
-    "lora, r 8": (["method=lora", "lora.rank=8"], WEIGHTS, ("1e-2", "2e-2", "4e-2"), ("1e-3", "3e-3")),
-    "lora, r 16": (["method=lora", "lora.rank=16"], WEIGHTS, ("1e-2", "2e-2", "4e-2"), ("1e-3", "3e-3")),
+    "lora, r 8": (["method=lora", "lora.rank=8"], WEIGHTS, ("1e-2", "2e-2", "4e-2"), "lora"),
+    "lora, r 16": (["method=lora", "lora.rank=16"], WEIGHTS, ("1e-2", "2e-2", "4e-2"), "lora"),
     "ffa-lora": (["method=ffa-lora"], WEIGHTS, ("1e-2", "2e-2", "4e-2"), ("3e-3", "1e-2")),
     "lora-eden": (["method=lora-eden"], WEIGHTS, ("1e-2", "2e-2", "4e-2"), ("1e-3", "3e-3", "1e-2")),
-    "flasc": (["method=flasc"], WEIGHTS, ("1e-2", "2e-2", "4e-2"), ("1e-3", "3e-3", "1e-2")),
+    "flasc": (["method=flasc"], WEIGHTS, ("1e-2", "2e-2", "4e-2"), "lora"),
     # Differences of losses a thousandth of a step apart drown in bfloat16.
     "decomfl": (
         ["method=decomfl", "train.precision=float32"],
@@ -38,24 +42,64 @@ RATES: dict[str, tuple[list[str], str, tuple[str, ...], tuple[str, ...]]] = {
         ("1e-5", "1e-4", "1e-3"),
         ("1e-6", "1e-5", "1e-4"),
     ),
-    "linear-probe": (["method=linear-probe"], WEIGHTS, ("0.003", "0.01", "0.03", "0.1"), ("0.003", "0.01")),
+    "linear-probe": (["method=linear-probe"], WEIGHTS, ("0.003", "0.01", "0.03", "0.1"), ("0.003", "0.01", "0.03")),
 }
+
+# The paper has .4 to .6 for clients alike; for others its range is malformed, and begins or ends at .2.
+TAUS = {"iid": ("0.4", "0.5", "0.6"), "dirichlet:0.1": ("0.05", "0.1", "0.2", "0.4")}
+
+VARIANTS = ("eden, .7 bits", "lora, r 8", "lora, r 16")
+"""What is run with clients alike alone."""
 
 
 def sweep(real: bool) -> dict[str, list[str]]:
     """A run for each label and rate."""
     runs = {}
-    for label, (settings, key, *rates) in RATES.items():
-        runs.update({f"{label}, {rate}": [*settings, f"{key}={rate}"] for rate in rates[real]})
+    for label, (settings, key, *tried) in LABELS.items():
+        rates = tried[real]
+        if not isinstance(rates, str):
+            runs.update({f"{label}, {rate}": [*settings, f"{key}={rate}"] for rate in rates})
     return runs
 
 
-def chosen(task: str) -> dict[str, list[str]]:
-    """A run for each label that the sweep of ``task`` has: at the rate with the best last accuracy, at seed 0."""
-    best: dict[str, tuple[float, str]] = {}
+def thresholds() -> dict[str, list[str]]:
+    """FedMask at its best rate, with several thresholds under each split."""
+    rate = best_rates("embedded").get("fedmask")
+    return {
+        f"{split}, {tau}": ["method=fedmask", f"{SCORES}={rate}", f"fedmask.tau={tau}", f"partition={split}"]
+        for split, taus in TAUS.items()
+        for tau in taus
+        if rate is not None
+    }
+
+
+def best_rates(task: str) -> dict[str, str]:
+    """The rate with the best last accuracy at seed 0, for each label; of the same accuracies the lower rate."""
+    best: dict[str, tuple[float, float, str]] = {}
     for tried, runs in records(f"{task}/tune-methods").items():
         label, _, rate = tried.rpartition(", ")
-        best[label] = max(best.get(label, (0.0, "")), (runs[0]["accuracy"], rate))
-    return {
-        label: [*settings, f"{key}={best[label][1]}"] for label, (settings, key, *_) in RATES.items() if label in best
+        best[label] = max(best.get(label, (0.0, 0.0, "")), (runs[0]["accuracy"], -float(rate), rate))
+    rates = {label: rate for label, (_, _, rate) in best.items()}
+    if task == "real":
+        aliases = {label: other for label, (*_, other) in LABELS.items() if isinstance(other, str)}
+        rates |= {label: rates[other] for label, other in aliases.items() if other in rates}
+    return rates
+
+
+def chosen(task: str, split: str = "iid") -> dict[str, list[str]]:
+    """A run for each label that has been swept, at its best rate; FedMask with its best threshold for ``split``."""
+    rates = best_rates(task)
+    runs = {
+        label: [*settings, f"{key}={rates[label]}"]
+        for label, (settings, key, *_) in LABELS.items()
+        if label in rates and (split == "iid" or label not in VARIANTS)
     }
+    found = {
+        tau: tried[0]["accuracy"]
+        for name, tried in records("embedded/tune-fedmask").items()
+        for tau in [name.rpartition(", ")[2]]
+        if name.startswith(f"{split}, ")
+    }
+    if found and "fedmask" in runs:
+        runs["fedmask"].append(f"fedmask.tau={max(found, key=lambda tau: found[tau])}")
+    return runs

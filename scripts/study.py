@@ -29,6 +29,10 @@ Studies = dict[str, dict[str, list[str]]]
 # What 20 methods with 3 seeds under 4 federations can afford; all views are looked at after the last round.
 QUICK = ["train.precision=bfloat16", "evaluation.precision=bfloat16", "evaluation.all_views_every=100"]
 
+# The paper's hard case: few classes a client, a fifth of the clients a round.
+FEW = ["partition=dirichlet:0.1", "participation=0.2", "rounds=30"]
+PAPERS = {label: sets for label, sets in methods.chosen("embedded").items() if label in ("deltamask:paper", "fedpm")}
+
 EMBEDDED: Studies = {
     "score-lr": {v: [f"train.score_lr={v}"] for v in ("0.05", "0.1", "0.2", "0.4")},
     "theta0": {v: [f"theta0={v}"] for v in ("0.5", "0.8", "0.9", "0.95", "0.99")},
@@ -56,14 +60,43 @@ EMBEDDED: Studies = {
         "linear-probe, 60 rounds of 5 epochs": ["method=linear-probe", "rounds=60", "train.epochs=5"],
     },
     "tune-methods": {label: [*QUICK, *sets] for label, sets in methods.sweep(real=False).items()},
+    "tune-fedmask": {label: [*QUICK, *sets] for label, sets in methods.thresholds().items()},
     # Who has what, and how many of the clients take part: a fifth of them takes twice the rounds.
     **{
         f"methods-{split.partition(':')[0]}-{share}": {
-            label: [*QUICK, *sets, f"partition={split}", f"participation={share}", *(["rounds=30"] if share < 1 else [])]
-            for label, sets in methods.chosen("embedded").items()
+            label: [
+                *QUICK,
+                *sets,
+                f"partition={split}",
+                f"participation={share}",
+                *(["rounds=30"] if share < 1 else []),
+            ]
+            for label, sets in methods.chosen("embedded", split).items()
+            if share == 1 or label not in methods.VARIANTS
         }
         for split in ("iid", "dirichlet:0.1")
         for share in (1.0, 0.2)
+    },
+    # What the paper says of its parts, with its own preset (docs/paper-claims.md).
+    "claim-bayes": {
+        f"{name}, {said}": [*QUICK, *FEW, *sets, f"aggregation.reset_every={every}"]
+        for name, sets in PAPERS.items()
+        for said, every in (("every round", 1), ("every fifth round", 5))
+    },
+    "claim-kappa": {
+        f"{by}, kappa {kappa}": [
+            *QUICK,
+            *PAPERS["deltamask:paper"],
+            f"channel.selection={by}",
+            f"channel.kappa={kappa}",
+        ]
+        for by in ("kl", "random")
+        for kappa in (0.2, 0.4, 0.6, 0.8, 1.0)
+        if by == "kl" or kappa < 1
+    },
+    "claim-filters": {
+        codec: [*QUICK, *PAPERS["deltamask:paper"], f"channel.codec={codec}"]
+        for codec in ("bfuse8", "bfuse16", "bfuse32", "xor8", "xor16", "xor32")
     },
 }
 
@@ -115,6 +148,10 @@ def real(assets: str) -> Task:
                 label: [*shorter, "theta0=0.95", *sets] for label, sets in methods.sweep(real=True).items()
             },
             "methods": {label: ["theta0=0.95", *sets] for label, sets in methods.chosen("real").items()},
+            "methods-dirichlet-0.2": {
+                label: ["theta0=0.95", *sets, "partition=dirichlet:0.1", "participation=0.2"]
+                for label, sets in methods.chosen("real", "dirichlet:0.1").items()
+            },
             "heads": {
                 f"{name}, {split}": [*short, *masks, f"head.kind={kind}", f"partition={split}"]
                 for split in ("iid", "dirichlet:0.1")

@@ -54,8 +54,8 @@ def test_estimators_with_a_flat_prior(estimator, want) -> None:
 
 
 def test_prior_is_reset_every_round_of_full_participation_and_every_fifth_of_a_fifth() -> None:
-    for participation, period in ((1.0, 1), (0.2, 5), (0.5, 2)):
-        agg = Aggregation()
+    for participation, said, period in ((1.0, 0, 1), (0.2, 0, 5), (0.5, 0, 2), (0.2, 1, 1), (1.0, 3, 3)):
+        agg = Aggregation(reset_every=said)
         state = agg.init(D, 0.5)
         seen = []
         for _ in range(11):

@@ -139,6 +139,7 @@ class AggregationSettings(_Section):
     estimator: Literal["mode", "mean"] = Field("mode", description="of the Beta posterior")
     adds: Literal["sum", "mean"] = Field("sum", description="mean: the paper as printed, which collapses")
     prior: float = Field(1.0, gt=0, description="lambda_0")
+    reset_every: int = Field(0, ge=0, description="rounds that the Beta prior gathers; 0: round(1 / participation)")
     clip: float = Field(0.01, ge=0, lt=0.5, description="probabilities stay within [clip, 1 - clip]")
 
 

@@ -4,7 +4,7 @@ Masks are added to integer votes as each payload arrives, so the server holds O(
 of clients. Two rules (METHOD, decisions 3 to 5):
 
 - ``bayes`` (the paper's Algorithm 2, eq. 3): Beta(alpha, beta) gets the masks as observations and is reset to
-  ``prior`` every ``round(1 / participation)`` rounds. ``adds="sum"`` adds S and K - S; the paper as printed adds
+  ``prior`` every ``round(1 / participation)`` rounds, or every ``reset_every``. ``adds="sum"`` adds S and K - S; the paper as printed adds
   the *mean* mask, which drives all probabilities towards zero: ``adds="mean"`` keeps that reading runnable.
 - ``control``: the server knows theta_g and each client's m_g exactly, so theta_g + mean(m_k - m_g) estimates the
   mean of theta_k without bias, with variance |delta| (1 - |delta|) / K in place of theta (1 - theta) / K.
@@ -76,6 +76,8 @@ class Aggregation:
     adds: Literal["sum", "mean"] = "sum"
     prior: float = 1.0
     clip: float = 0.01
+    reset_every: int = 0
+    """Rounds from one reset of the prior to the next; 0 for one over the participation."""
 
     def __post_init__(self) -> None:
         if self.estimator == "mode" and self.prior < 1:
@@ -107,7 +109,7 @@ class Aggregation:
                 size,
             )
             return ThetaState(theta, state.alpha, state.beta, state.round + 1)
-        fresh = state.round % max(1, round(1 / participation)) == 0
+        fresh = state.round % (self.reset_every or max(1, round(1 / participation))) == 0
         alpha, beta = (
             np.full(size, self.prior, np.float32) if fresh else x.copy() for x in (state.alpha, state.beta)
         )

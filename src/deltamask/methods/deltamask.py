@@ -36,7 +36,9 @@ class MaskMethod(Method):
         self.training = replace(self.training, lr=self.config.train.score_lr)
         settings = self.config.aggregation
         rule = settings.rule if self.knows_server_masks else "bayes"
-        self.rule = Aggregation(rule, settings.estimator, settings.adds, settings.prior, settings.clip)
+        self.rule = Aggregation(
+            rule, settings.estimator, settings.adds, settings.prior, settings.clip, settings.reset_every
+        )
         self.downlink = member("downlink", "deltamask.downlink", "DOWNLINK", self.config.downlink.kind)
 
     def init(self) -> State:

@@ -13,11 +13,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from deltamask import codecs
-from deltamask import round as steps
 from deltamask.methods.base import Receipt, State
 from deltamask.methods.deltamask import MaskMethod
 from deltamask.task import Task
-from deltamask.theta import Aggregation, ThetaState
+from deltamask.theta import Aggregation
 from deltamask.training import Images
 
 __all__ = ["METHOD", "FedMask"]
@@ -34,7 +33,8 @@ class FedMask(MaskMethod):
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self.cut = self.config.fedmask.tau
-        self.rule = Aggregation("bayes", "mode", "sum", 1.0, self.config.aggregation.clip)
+        # The mean of a round's masks whatever the participation: there is no posterior here.
+        self.rule = Aggregation("bayes", "mode", "sum", 1.0, self.config.aggregation.clip, reset_every=1)
 
     def client(self, broadcast: bytes, client: int, data: Images) -> bytes:
         frame = self.open_broadcast(broadcast, "theta")
@@ -53,12 +53,6 @@ class FedMask(MaskMethod):
         with self.task.stages("aggregate"):
             state.arriving.add_mask(bits)
         return Receipt()
-
-    def finish(self, state: State) -> State:
-        before = ThetaState(state.arrays["theta"], state.arrays["alpha"], state.arrays["beta"], state.round)
-        # The mean of this round's masks whatever the participation: there is no posterior here.
-        after = steps.aggregate(before, state.arriving, self.rule, self.task.stages, 1.0)
-        return State(after.round, {"theta": after.theta, "alpha": after.alpha, "beta": after.beta})
 
     @contextmanager
     def showing(self, state: State, view: Any) -> Iterator[None]:
