@@ -1,6 +1,6 @@
-"""Write the tables of README and docs from the files in ``results/``.
+"""Write the tables and figures of README and docs from the files in ``results/``.
 
-python scripts/tables.py           # rewrites what lies between <!-- table: NAME --> and <!-- end -->
+python scripts/tables.py           # rewrites what lies between <!-- table: NAME --> and <!-- end -->, and docs/*.svg
 python scripts/tables.py --check   # exit code 1 where a document does not match its results
 """
 
@@ -11,12 +11,16 @@ import statistics
 import sys
 from collections.abc import Callable
 
+import tables_methods
 import tables_partition
 import tables_real
 from study import EMBEDDED
 from tablekit import RESULTS, ROOT, per_answer, percent, read, records, sweep, table
 
-DOCUMENTS = ("README.md", "docs/embedded.md", "docs/guide.md", "docs/performance.md", "docs/real.md")
+DOCUMENTS = (
+    "README.md",
+    *(f"docs/{name}.md" for name in ("embedded", "guide", "methods", "paper-claims", "performance", "real")),
+)
 
 
 def embedded() -> str:
@@ -93,6 +97,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "finetune-lr": sweep("embedded/finetune-lr", "learning rate"),
     "codecs": codecs,
     "targets": targets,
+    **tables_methods.TABLES,
     **tables_real.TABLES,
     **tables_partition.TABLES,
 }
@@ -115,6 +120,8 @@ def main() -> int:
             stale.append(name)
             if "--check" not in sys.argv:
                 path.write_text(after)
+    if "--check" not in sys.argv:
+        stale += tables_methods.draw()
     print("changed: " + ", ".join(stale) if stale else "all tables match their results")
     return 1 if stale and "--check" in sys.argv else 0
 

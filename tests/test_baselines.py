@@ -12,6 +12,7 @@ from deltamask.errors import DataError
 from deltamask.methods.decomfl import DeComFL
 from deltamask.methods.deepreduce import DeepReduce
 from deltamask.methods.fedmask import FedMask
+from deltamask.methods.fedpm import FedPM
 from deltamask.task import build
 from deltamask.wire import open_frame
 
@@ -60,6 +61,17 @@ def test_fedmask_exports_what_it_shows() -> None:
     result = simulate.run(config)
     theta = result.state.arrays["theta"]
     assert np.array_equal(result.adapter().mask, theta >= np.float32(0.7))
+
+
+def test_fedpm_codes_its_mask_within_a_hundredth_of_its_entropy(task) -> None:
+    method = FedPM(task)
+    state = method.init()
+    up = method.client(method.broadcast(state), 0, task.clients[0])
+    method.receive(state, 0, up)
+    share = state.arriving.total.mean()  # of ones in this one mask
+    assert 0.5 < share < 0.9
+    entropy = -task.size * (share * np.log2(share) + (1 - share) * np.log2(1 - share)) / 8
+    assert entropy < len(up) < 1.01 * entropy  # with its frame
 
 
 def test_deepreduce_reports_what_its_filter_makes_up(task) -> None:

@@ -105,6 +105,28 @@ class TestEveryMethod:
         for view in METHODS[name].views:
             assert 0.2 < a.record["accuracy_by_view"][view] <= 1
 
+    def test_a_run_that_was_cut_off_goes_on_bit_for_bit(self, name, tmp_path) -> None:
+        config = load(
+            values={**SMALL, "method": name, "rounds": 3, "clients": 3, "participation": 1, "data.train_images": 240}
+        )
+        whole = simulate.run(config, tmp_path / "whole")
+        with pytest.raises(_CutOffError):
+            simulate.run(config, tmp_path / "cut", listener=_CutOff())
+        again = simulate.run(config, tmp_path / "cut", resume=True)
+        assert same(again.state, whole.state)
+        for a, b in zip(again.record["history"], whole.record["history"], strict=True):
+            assert a | {"stages": {}} == b | {"stages": {}}
+
+
+class _CutOffError(Exception):
+    pass
+
+
+class _CutOff(simulate.Listener):
+    def round(self, record) -> None:
+        if record["round"] == 2:
+            raise _CutOffError
+
 
 def test_another_model_or_seed_is_refused(tasks) -> None:
     task = tasks("deltamask")
