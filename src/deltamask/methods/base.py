@@ -53,7 +53,7 @@ class Method(ABC):
 
     summary: ClassVar[str]
     lr: ClassVar[float] = 1e-3
-    """Adam's learning rate on weights where the configuration has none."""
+    """Adam's learning rate on weights where the configuration has none: the best of a sweep (docs/methods.md)."""
     cut: float = 0.5
     """From which probability on a weight is kept, in methods that train a mask."""
     views: ClassVar[tuple[str, ...]] = ("weights",)

@@ -28,12 +28,14 @@ class MaskMethod(Method):
     """What all methods share whose state is a vector of mask probabilities."""
 
     views: ClassVar[tuple[str, ...]] = ("thresholded", "expected", "sampled")
+    score_lr: ClassVar[float] = 0.2
+    """Adam's learning rate on scores where the configuration has none."""
     knows_server_masks = False
     """Whether each answer is told against an m_g that the server knows: what a control variate needs."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        self.training = replace(self.training, lr=self.config.train.score_lr)
+        self.training = replace(self.training, lr=self.config.train.score_lr or self.score_lr)
         settings = self.config.aggregation
         rule = settings.rule if self.knows_server_masks else "bayes"
         self.rule = Aggregation(
