@@ -46,7 +46,7 @@ LABELS: dict[str, tuple[list[str], str, tuple[str, ...], Tried]] = {
 }
 
 # The paper has .4 to .6 for clients alike; for others its range is malformed, and begins or ends at .2.
-TAUS = {"iid": ("0.4", "0.5", "0.6"), "dirichlet:0.1": ("0.05", "0.1", "0.2", "0.4")}
+TAUS = {"iid": ("0.4", "0.5", "0.6"), "dirichlet:0.1": ("0.05", "0.1", "0.2", "0.4", "0.5", "0.6")}
 
 VARIANTS = ("eden, .7 bits", "lora, r 8", "lora, r 16")
 """What is run with clients alike alone."""
