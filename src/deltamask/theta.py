@@ -12,6 +12,7 @@ of clients. Two rules (METHOD, decisions 3 to 5):
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -90,12 +91,37 @@ class Aggregation:
         flat = np.full(size, self.prior, np.float32)
         return ThetaState(theta, flat, flat.copy())
 
+    def resets(self, at: int, participation: float) -> bool:
+        """Whether round ``at`` starts from the prior, whatever was counted before it."""
+        return at % _period(participation) == 0
+
+    def counts(self, participation: float) -> bool:
+        """Whether there are rounds that go on from the Beta parameters of the one before."""
+        return self.rule == "bayes" and _period(participation) > 1
+
+    def lasting(self, state: ThetaState, participation: float) -> dict[str, NDArray[np.float32]]:
+        """All that the next rounds follow from: the Beta parameters only where they are not about to be reset."""
+        if not self.counts(participation) or self.resets(state.round, participation):
+            return {"theta": state.theta}
+        return {"theta": state.theta, "alpha": state.alpha, "beta": state.beta}
+
+    def resumed(self, lasting: Mapping[str, NDArray[np.float32]], at: int) -> ThetaState:
+        """The state before round ``at``, from all that lasts of it."""
+        theta = lasting["theta"]
+        # No memory of its own: where Beta parameters do not last, only their being there matters.
+        prior = np.broadcast_to(np.float32(self.prior), theta.shape)
+        return ThetaState(theta, lasting.get("alpha", prior), lasting.get("beta", prior), at)
+
     def update(self, state: ThetaState, votes: Votes, participation: float) -> ThetaState:
-        """The state after a round; a round in which nothing arrived changes nothing but the count."""
+        """The state after a round; one in which nothing arrived leaves the probabilities as they were."""
         if votes.rule != self.rule:
             raise ConfigError(f"votes were collected for {votes.rule!r}, the aggregation is {self.rule!r}")
+        fresh = self.rule == "bayes" and self.resets(state.round, participation)
         if votes.clients == 0:
-            return ThetaState(state.theta, state.alpha, state.beta, state.round + 1)
+            # The prior is reset all the same: what was counted before such a round must not matter after it.
+            prior = np.full(votes.total.size, self.prior, np.float32)
+            alpha, beta = (prior, prior.copy()) if fresh else (state.alpha, state.beta)
+            return ThetaState(state.theta, alpha, beta, state.round + 1)
         arrived, size = np.float32(votes.clients), votes.total.size
         bounds = np.float32(self.clip), np.float32(1 - self.clip)
         theta = np.empty(size, np.float32)
@@ -107,7 +133,6 @@ class Aggregation:
                 size,
             )
             return ThetaState(theta, state.alpha, state.beta, state.round + 1)
-        fresh = state.round % max(1, round(1 / participation)) == 0
         alpha, beta = (
             np.full(size, self.prior, np.float32) if fresh else x.copy() for x in (state.alpha, state.beta)
         )
@@ -120,3 +145,8 @@ class Aggregation:
             size,
         )
         return ThetaState(theta, alpha, beta, state.round + 1)
+
+
+def _period(participation: float) -> int:
+    """Rounds from one reset of the prior to the next."""
+    return max(1, round(1 / participation))
