@@ -87,6 +87,22 @@ def test_a_round_without_arrivals_changes_nothing() -> None:
     assert new.round == 1
 
 
+def test_what_lasts_of_a_state_is_all_that_the_next_rounds_need() -> None:
+    """In rounds without answers as well: a reset that falls into one of them is not put off."""
+    for rule, participation in (("control", 0.2), ("bayes", 1.0), ("bayes", 0.3)):
+        agg = Aggregation(rule)  # type: ignore[arg-type]
+        state = agg.init(D, 0.5)
+        for t in range(10):
+            lasting = agg.lasting(state, participation)
+            resets = t % (1 if rule == "control" else round(1 / participation)) == 0
+            assert lasting.keys() == ({"theta"} if resets or rule == "control" else {"theta", "alpha", "beta"})
+            masks = random_masks(0 if t in (3, 6, 7) else 3, state.theta, seed=t)
+            states = [agg.resumed(lasting, t), state]
+            other, state = (agg.update(s, votes_of(s.theta, masks, rule), participation) for s in states)
+            for name, array in agg.lasting(state, participation).items():
+                assert np.array_equal(getattr(other, name), array)
+
+
 def test_control_variate_is_unbiased_with_the_smaller_variance() -> None:
     """E = mean of theta_k; variance |delta| (1 - |delta|) / K, against theta (1 - theta) / K of plain means."""
     d, clients, trials = 20_000, 10, 20

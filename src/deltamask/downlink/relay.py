@@ -38,6 +38,7 @@ __all__ = ["DOWNLINK", "Log", "Relay", "Replica"]
 
 _MOST = 2**63 - 1
 _MOST_COUNTED = 2.0**40
+_NOTHING = -1
 _HELD = "held."
 
 
@@ -93,7 +94,7 @@ class Log(Sender):
 
     def message(self, client: int) -> bytes:
         """The shortest of what brings ``client`` up to date."""
-        held = self.holds.get(client)
+        held = self.holds.get(client, _NOTHING)
         return self.common if held == self.state.round - 1 else self._since(held)
 
     def heard(self, client: int, payload: bytes) -> None:
@@ -122,20 +123,27 @@ class Log(Sender):
             **{_HELD + name: array for name, array in self._lasting.items()},
         }
 
-    def _since(self, held: int | None) -> bytes:
-        """For a client at round ``held``, or one of which nothing is known."""
+    def _since(self, held: int) -> bytes:
+        """For a client at round ``held``."""
         first = self.state.round - len(self.lengths)
-        if held is not None and first <= held < self.state.round:
+        if first <= held < self.state.round:
             rounds = self._head(False, held) + self.log[sum(self.lengths[: held - first]) :]
         elif first == 0:
-            rounds = self._head(True, 0) + _start(self.replay.lasting(self.replay.start())) + self.log
+            rounds = self._all
         else:
             return self._whole
         return rounds if len(rounds) <= len(self._head(True, self.state.round)) + self._start_length else self._whole
 
+    # Either is made once in a round, and only if somebody needs it.
+
+    @cached_property
+    def _all(self) -> bytes:
+        """All rounds that there were."""
+        return self._head(True, 0) + _start(self.replay.lasting(self.replay.start())) + self.log
+
     @cached_property
     def _whole(self) -> bytes:
-        """A start and no rounds; made once, and only if somebody needs it."""
+        """A start and no rounds."""
         return self._head(True, self.state.round) + _start(self._lasting)
 
     def _head(self, starts: bool, first: int) -> bytes:
