@@ -130,6 +130,11 @@ def test_clients_in_processes_of_their_own_that_miss_rounds(name, downlink) -> N
         simulated, traffic = federated_round(engine, simulated, cohort, task.clients)
         assert traffic.downlink_bytes == sent
         assert same(state, simulated)
+    # A client whose memory is gone says so, and is told everything.
+    broadcast = server.broadcast(state)
+    before = clients[4].client(server.addressed(state, 4, broadcast), 4, task.clients[4])
+    server.forget(state, 4)
+    assert METHODS[name](task).client(server.addressed(state, 4, broadcast), 4, task.clients[4]) == before
     # An engine that goes on from a checkpoint has a method that has seen nothing yet.
     going_on, resumed = (federated_round(m, simulated, [1, 4], task.clients) for m in (engine, METHODS[name](task)))
     assert same(going_on[0], resumed[0])

@@ -60,6 +60,9 @@ class Sender:
     def heard(self, client: int, payload: bytes) -> None:
         """The payload of this client has been added to the votes."""
 
+    def forget(self, client: int) -> None:
+        """The client could not make use of its `message`: the next one is not to build on anything."""
+
     def memory(self) -> Arrays:
         """What the sender of the next round has to know."""
         return {}

@@ -14,7 +14,8 @@ may be left out, and the rounds since:
     client that was away for long     a start and no rounds, as soon as that is shorter
 
 The server takes a client for as far as its last answer says. One that knows more, because an answer got lost, passes
-over what it has. A digest of the outcome is in front: a client that ends up elsewhere notices, and refuses.
+over what it has. A digest of the outcome is in front: a client that ends up elsewhere notices, and refuses, as does
+one that has lost its memory. `Log.forget` is the server's answer to that.
 """
 
 from __future__ import annotations
@@ -105,6 +106,10 @@ class Log(Sender):
             if len(self._arrived) > self._most:
                 self._arrived = None
 
+    def forget(self, client: int) -> None:
+        """Takes ``client`` for a newcomer, whose message has a start."""
+        self.holds.pop(client, None)
+
     def memory(self) -> Arrays:
         """The log with this round, without what has become longer than any start."""
         log, lengths = b"", []
@@ -194,7 +199,7 @@ class Replica:
         holds = "nothing" if self.round is None else f"the probabilities of round {self.round}"
         raise MismatchError(
             f"relay: the message leads from round {message.first} to round {round} of a server, "
-            f"this client holds {holds}{' of another' if self._fits(message) else ''}; it needs a whole start"
+            f"this client holds {holds}{' of another' if self._fits(message) else ''}; it needs a start (forget)"
         )
 
     def _ways(self, message: _Message) -> Iterator[ThetaState]:

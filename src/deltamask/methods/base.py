@@ -77,6 +77,9 @@ class Method(ABC):
         """What this client is sent in place of the ``broadcast``; the same, unless clients remember rounds."""
         return broadcast
 
+    def forget(self, state: State, client: int) -> None:  # noqa: B027 - nothing builds on what most remember
+        """The client refused what was `addressed` to it, its memory being gone or another: the next is to be whole."""
+
     def recall(self, state: State) -> None:  # noqa: B027 - most remember nothing
         """Gives the clients that live in this process, and remember rounds, back what a checkpoint has of that."""
 

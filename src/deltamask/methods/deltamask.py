@@ -85,6 +85,9 @@ class MaskMethod(Method):
                 return broadcast
             return self.seal(self.downlink.frame_kind, SERVER, state.round, message)
 
+    def forget(self, state: State, client: int) -> None:
+        state.arriving.sender.forget(client)
+
     def recall(self, state: State) -> None:
         self.downlink.recall(state.round, state.arrays)
 
