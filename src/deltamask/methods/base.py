@@ -78,7 +78,7 @@ class Method(ABC):
         return broadcast
 
     def forget(self, state: State, client: int) -> None:  # noqa: B027 - nothing builds on what most remember
-        """The client refused what was `addressed` to it, its memory being gone or another: the next is to be whole."""
+        """The client refused what was `addressed` to it, with its memory gone or another: the next is whole."""
 
     def recall(self, state: State) -> None:  # noqa: B027 - most remember nothing
         """Gives the clients that live in this process, and remember rounds, back what a checkpoint has of that."""
