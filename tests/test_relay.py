@@ -148,6 +148,35 @@ def test_a_posterior_that_is_about_to_be_reset_is_not_sent() -> None:
     assert lengths == [10 + 1 + 12 * 300, 10 + 1 + 4 * 300] * 2 + [10 + 1 + 12 * 300]
 
 
+def test_rounds_that_are_kept_for_later_are_not_sent_while_a_start_is_shorter() -> None:
+    """It is a third as long before a reset: two rounds are longer than that, and three shorter than a whole one."""
+    federation = Federation("delta", "bayes", 0.5, size=100)
+    replicas = dict(enumerate(federation.clients(20)))
+    starts = []
+    for _ in range(3):
+        federation.round(replicas)
+        log = Log(federation.replay, federation.state, federation.memory)
+        kept, whole = 10 + 5 + federation.memory["relay.log"].size, len(log._whole)
+        starts.append(whole < kept)
+        message = log.message(99)
+        assert len(message) == min(whole, kept)
+        assert np.array_equal(Replica(federation.replay).follow(message, log.state.round), log.state.theta)
+    assert starts == [False, True, False]
+
+
+def test_a_checkpoint_stands_in_only_for_a_memory_that_is_not_there() -> None:
+    federation = Federation()
+    running, resumed = Relay(federation.replay), Relay(federation.replay)
+    federation.round({0: running.replica})
+    other = {name: a + 1 if name.startswith("held.") else a for name, a in federation.memory.items()}
+    running.recall(1, other)
+    resumed.recall(1, federation.memory)
+    resumed.recall(0, {})
+    message = Log(federation.replay, federation.state, federation.memory).message(0)
+    for relay in (running, resumed):
+        assert np.array_equal(relay.follow(message, 1), federation.state.theta)
+
+
 def test_a_lost_answer_repeats_rounds_that_the_client_passes_over() -> None:
     federation = Federation("delta", "bayes", 0.2)
     steady, unlucky = federation.clients(2)
