@@ -55,6 +55,17 @@ def test_fedmask_averages_this_rounds_masks_alone_whatever_the_participation() -
         assert set(np.unique(state.arrays["theta"])) <= {np.float32(x) for x in (0.01, 0.5, 0.99)}
 
 
+def test_the_prior_gathers_until_every_client_has_had_a_turn_unless_it_is_said() -> None:
+    for method, participation, said, rounds in (
+        (FedPM, 1.0, 0, 1),
+        (FedPM, 0.25, 0, 4),
+        (FedPM, 0.25, 1, 1),
+        (FedMask, 0.25, 3, 1),
+    ):
+        values = {**SMALL, "participation": participation, "aggregation.reset_every": said}
+        assert method(build(load(values=values))).rule.reset_every == rounds
+
+
 def test_fedmask_exports_what_it_shows() -> None:
     """A threshold other than one half is in the mask that is exported."""
     config = load(values={**SMALL, "method": "fedmask", "fedmask.tau": 0.7, "theta0": 0.75})
@@ -68,7 +79,7 @@ def test_fedpm_codes_its_mask_within_a_hundredth_of_its_entropy(task) -> None:
     state = method.init()
     up = method.client(method.broadcast(state), 0, task.clients[0])
     method.receive(state, 0, up)
-    share = state.arriving.total.mean()  # of ones in this one mask
+    share = state.arriving.votes.total.mean()  # of ones in this one mask
     assert 0.5 < share < 0.9
     entropy = -task.size * (share * np.log2(share) + (1 - share) * np.log2(1 - share)) / 8
     assert entropy < len(up) < 1.01 * entropy  # with its frame

@@ -48,18 +48,18 @@ def test_estimators_with_a_flat_prior(estimator, want) -> None:
     agg = Aggregation(estimator=estimator)
     state = agg.init(D, 0.8)
     masks = random_masks(10, state.theta)
-    new = agg.update(state, votes_of(state.theta, masks), 1.0)
+    new = agg.update(state, votes_of(state.theta, masks))
     assert np.allclose(new.theta, np.clip(want(masks.sum(0), 10), 0.01, 0.99), atol=1e-6)
     assert new.round == 1
 
 
-def test_prior_is_reset_every_round_of_full_participation_and_every_fifth_of_a_fifth() -> None:
-    for participation, said, period in ((1.0, 0, 1), (0.2, 0, 5), (0.5, 0, 2), (0.2, 1, 1), (1.0, 3, 3)):
-        agg = Aggregation(reset_every=said)
+def test_prior_gathers_rounds_until_it_is_reset() -> None:
+    for period in (1, 2, 5):
+        agg = Aggregation(reset_every=period)
         state = agg.init(D, 0.5)
         seen = []
         for _ in range(11):
-            state = agg.update(state, votes_of(state.theta, random_masks(3, state.theta)), participation)
+            state = agg.update(state, votes_of(state.theta, random_masks(3, state.theta)))
             seen.append(int(state.alpha[0] + state.beta[0]))
         assert seen == [2 + 3 * (t % period + 1) for t in range(11)]
 
@@ -68,23 +68,39 @@ def test_adding_the_mean_collapses_the_model_as_printed() -> None:
     """Decision 3: with 30 clients that all vote 1, the printed rule gives at most 2/32."""
     agg = Aggregation(adds="mean", estimator="mean", clip=0.0)
     state = agg.init(D, 0.99)
-    new = agg.update(state, votes_of(state.theta, np.ones((30, D), np.uint8)), 1.0)
+    new = agg.update(state, votes_of(state.theta, np.ones((30, D), np.uint8)))
     assert np.allclose(new.theta, 2 / 32)
 
 
 def test_clipping_keeps_every_logit_finite() -> None:
     agg = Aggregation()
     state = agg.init(D, 0.5)
-    new = agg.update(state, votes_of(state.theta, np.zeros((5, D), np.uint8)), 1.0)
+    new = agg.update(state, votes_of(state.theta, np.zeros((5, D), np.uint8)))
     assert (new.theta == np.float32(0.01)).all()
 
 
 def test_a_round_without_arrivals_changes_nothing() -> None:
     agg = Aggregation()
     state = agg.init(D, 0.5)
-    new = agg.update(state, Votes(state.theta), 1.0)
+    new = agg.update(state, Votes(state.theta))
     assert np.array_equal(new.theta, state.theta)
     assert new.round == 1
+
+
+def test_what_lasts_of_a_state_is_all_that_the_next_rounds_need() -> None:
+    """In rounds without answers as well: a reset that falls into one of them is not put off."""
+    for rule, period in (("control", 5), ("bayes", 1), ("bayes", 3)):
+        agg = Aggregation(rule, reset_every=period)  # type: ignore[arg-type]
+        state = agg.init(D, 0.5)
+        for t in range(10):
+            lasting = agg.lasting(state)
+            resets = t % (1 if rule == "control" else period) == 0
+            assert lasting.keys() == ({"theta"} if resets or rule == "control" else {"theta", "alpha", "beta"})
+            masks = random_masks(0 if t in (3, 6, 7) else 3, state.theta, seed=t)
+            states = [agg.resumed(lasting, t), state]
+            other, state = (agg.update(s, votes_of(s.theta, masks, rule)) for s in states)
+            for name, array in agg.lasting(state).items():
+                assert np.array_equal(getattr(other, name), array)
 
 
 def test_control_variate_is_unbiased_with_the_smaller_variance() -> None:
@@ -101,7 +117,7 @@ def test_control_variate_is_unbiased_with_the_smaller_variance() -> None:
         for k in range(clients):
             keys = sampling.Keys.of("coupled", trial, k, 0)
             votes.add_flips(keys.server, sampling.flips(keys, votes.limits, limits))
-        errors.append(agg.update(state, votes, 1.0).theta - theta_k)
+        errors.append(agg.update(state, votes).theta - theta_k)
     error = np.stack(errors)
     variance = 0.06 * 0.94 / clients
     assert abs(error.mean()) < 5 * np.sqrt(variance / error.size)
@@ -143,7 +159,7 @@ def test_server_memory_does_not_grow_with_clients(rule: str) -> None:
         votes = Votes(theta, rule)  # type: ignore[arg-type]
         for k in range(clients):
             votes.add_flips(k, flips)
-        Aggregation(rule=rule).update(Aggregation(rule=rule).init(d, 0.8), votes, 1.0)  # type: ignore[arg-type]
+        Aggregation(rule=rule).update(Aggregation(rule=rule).init(d, 0.8), votes)  # type: ignore[arg-type]
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         return most
@@ -159,4 +175,4 @@ def test_misuse_is_refused() -> None:
     with pytest.raises(ConfigError, match="needs flips"):
         Votes(theta, "control").add_mask(np.zeros(10, np.uint8))
     with pytest.raises(ConfigError, match="collected for"):
-        Aggregation().update(Aggregation().init(10, 0.5), Votes(theta, "control"), 1.0)
+        Aggregation().update(Aggregation().init(10, 0.5), Votes(theta, "control"))

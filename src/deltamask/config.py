@@ -146,7 +146,7 @@ class AggregationSettings(_Section):
 class DownlinkSettings(_Section):
     """How the server's probabilities reach the clients."""
 
-    kind: str = Field("float32", description="the downlink code")
+    kind: str = Field("float32", description="float32: probabilities; relay: payloads of the last round")
 
 
 class Config(_Section):

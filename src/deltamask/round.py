@@ -1,6 +1,8 @@
 """One federated round: the map of this package. Algorithm 1 of the paper, in the order of its arrows.
 
 theta_g --downlink--> client                                                           downlink/
+        float32: theta_g
+        relay:   the payloads of the rounds since the client's last one; it votes and aggregates itself
     theta_k  <- local epochs over masks drawn from sigmoid(scores)     (lines 19-27)   training.py masking.py
     bytes    <- theta_k, given theta_g, by one of two                                  channels/
         delta:  m_g, m_k <- Bern(theta_g), Bern(theta_k)               (lines 6, 8)    sampling.py
@@ -64,10 +66,10 @@ def receive_update(
     return received
 
 
-def aggregate(state: ThetaState, votes: Votes, rule: Aggregation, stages: Stages, participation: float) -> ThetaState:
+def aggregate(state: ThetaState, votes: Votes, rule: Aggregation, stages: Stages) -> ThetaState:
     """The server's part at the end of a round: votes -> theta_g."""
     with stages("aggregate"):
-        return rule.update(state, votes, participation)
+        return rule.update(state, votes)
 
 
 @dataclass(frozen=True)
@@ -88,15 +90,18 @@ def federated_round(
     arrived: Callable[[int], object] = lambda _: None,
 ) -> tuple[State, RoundBytes]:
     """One round of any method, every arrow a real byte string; ``arrived`` hears of each client that is done."""
-    down = method.broadcast(state)
-    up_bytes = 0
+    method.recall(state)
+    broadcast = method.broadcast(state)
+    down_bytes = up_bytes = 0
     receipts = []
     for k in cohort:
+        down = method.addressed(state, k, broadcast)
+        down_bytes += len(down)
         up = method.client(down, k, data[k])
         up_bytes += len(up)
         receipts.append(method.receive(state, k, up))
         arrived(k)
-    traffic = RoundBytes(tuple(cohort), up_bytes, len(down) * len(cohort), tuple(receipts))
+    traffic = RoundBytes(tuple(cohort), up_bytes, down_bytes, tuple(receipts))
     return method.finish(state), traffic
 
 

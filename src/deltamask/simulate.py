@@ -37,6 +37,9 @@ __all__ = ["CHECKPOINT", "Listener", "Result", "holds_run", "is_finished", "load
 CHECKPOINT = "checkpoint.safetensors"
 MASK = "mask.dmask"
 
+_TYPES = tuple(map(np.dtype, (np.float32, np.uint8, np.int64)))
+"""Of arrays in a checkpoint: probabilities and weights, bytes, counts."""
+
 
 class Listener:
     """What a run tells while it goes on; the default does not listen."""
@@ -264,7 +267,7 @@ def _save_checkpoint(
     head_bytes: tuple[int, int],
     seconds: float,
 ) -> None:
-    arrays: dict[str, NDArray[np.float32]] = {f"state.{name}": array for name, array in state.arrays.items()}
+    arrays: dict[str, NDArray[Any]] = {f"state.{name}": array for name, array in state.arrays.items()}
     arrays |= {"head.weight": task.head.weight, "head.bias": task.head.bias}
     meta = {
         "config": config.digest(),
@@ -281,7 +284,7 @@ def _save_checkpoint(
 @dataclass(frozen=True)
 class _Saved:
     path: Path
-    arrays: dict[str, NDArray[np.float32]]
+    arrays: dict[str, NDArray[Any]]
     meta: dict[str, Any]
 
     def unpack(self, task: Task) -> tuple[State, list[dict[str, Any]], tuple[int, int], float]:
@@ -317,6 +320,9 @@ def _read_checkpoint(path: Path) -> _Saved:
         with safe_open(path, "np") as file:
             meta = json.loads(file.metadata()["deltamask"])
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+        for name, array in arrays.items():
+            if array.dtype not in _TYPES:
+                raise ValueError(f"{name} is {array.dtype}; expected {', '.join(map(str, _TYPES))}")
     except FileNotFoundError:
         raise DataError(f"no {path}; a run writes it after its first round") from None
     except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:

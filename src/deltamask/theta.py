@@ -4,14 +4,16 @@ Masks are added to integer votes as each payload arrives, so the server holds O(
 of clients. Two rules (METHOD, decisions 3 to 5):
 
 - ``bayes`` (the paper's Algorithm 2, eq. 3): Beta(alpha, beta) gets the masks as observations and is reset to
-  ``prior`` every ``round(1 / participation)`` rounds, or every ``reset_every``. ``adds="sum"`` adds S and K - S; the paper as printed adds
-  the *mean* mask, which drives all probabilities towards zero: ``adds="mean"`` keeps that reading runnable.
+  ``prior`` every ``reset_every`` rounds, ``1 / participation`` in the paper. ``adds="sum"`` adds S and K - S; the
+  paper as printed adds the *mean* mask, which drives all probabilities towards zero: ``adds="mean"`` keeps that
+  reading runnable.
 - ``control``: the server knows theta_g and each client's m_g exactly, so theta_g + mean(m_k - m_g) estimates the
   mean of theta_k without bias, with variance |delta| (1 - |delta|) / K in place of theta (1 - theta) / K.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -76,8 +78,8 @@ class Aggregation:
     adds: Literal["sum", "mean"] = "sum"
     prior: float = 1.0
     clip: float = 0.01
-    reset_every: int = 0
-    """Rounds from one reset of the prior to the next; 0 for one over the participation."""
+    reset_every: int = 1
+    """Rounds from one reset of the prior to the next."""
 
     def __post_init__(self) -> None:
         if self.estimator == "mode" and self.prior < 1:
@@ -92,12 +94,37 @@ class Aggregation:
         flat = np.full(size, self.prior, np.float32)
         return ThetaState(theta, flat, flat.copy())
 
-    def update(self, state: ThetaState, votes: Votes, participation: float) -> ThetaState:
-        """The state after a round; a round in which nothing arrived changes nothing but the count."""
+    def resets(self, at: int) -> bool:
+        """Whether round ``at`` starts from the prior, whatever was counted before it."""
+        return at % self.reset_every == 0
+
+    def counts(self) -> bool:
+        """Whether there are rounds that go on from the Beta parameters of the one before."""
+        return self.rule == "bayes" and self.reset_every > 1
+
+    def lasting(self, state: ThetaState) -> dict[str, NDArray[np.float32]]:
+        """All that the next rounds follow from: the Beta parameters only where they are not about to be reset."""
+        if not self.counts() or self.resets(state.round):
+            return {"theta": state.theta}
+        return {"theta": state.theta, "alpha": state.alpha, "beta": state.beta}
+
+    def resumed(self, lasting: Mapping[str, NDArray[np.float32]], at: int) -> ThetaState:
+        """The state before round ``at``, from all that lasts of it."""
+        theta = lasting["theta"]
+        # No memory of its own: where Beta parameters do not last, only their being there matters.
+        prior = np.broadcast_to(np.float32(self.prior), theta.shape)
+        return ThetaState(theta, lasting.get("alpha", prior), lasting.get("beta", prior), at)
+
+    def update(self, state: ThetaState, votes: Votes) -> ThetaState:
+        """The state after a round; one in which nothing arrived leaves the probabilities as they were."""
         if votes.rule != self.rule:
             raise ConfigError(f"votes were collected for {votes.rule!r}, the aggregation is {self.rule!r}")
+        fresh = self.rule == "bayes" and self.resets(state.round)
         if votes.clients == 0:
-            return ThetaState(state.theta, state.alpha, state.beta, state.round + 1)
+            # The prior is reset all the same: what was counted before such a round must not matter after it.
+            prior = np.full(votes.total.size, self.prior, np.float32)
+            alpha, beta = (prior, prior.copy()) if fresh else (state.alpha, state.beta)
+            return ThetaState(state.theta, alpha, beta, state.round + 1)
         arrived, size = np.float32(votes.clients), votes.total.size
         bounds = np.float32(self.clip), np.float32(1 - self.clip)
         theta = np.empty(size, np.float32)
@@ -109,7 +136,6 @@ class Aggregation:
                 size,
             )
             return ThetaState(theta, state.alpha, state.beta, state.round + 1)
-        fresh = state.round % (self.reset_every or max(1, round(1 / participation))) == 0
         alpha, beta = (
             np.full(size, self.prior, np.float32) if fresh else x.copy() for x in (state.alpha, state.beta)
         )

@@ -49,6 +49,7 @@ KINDS = {
     "indices": 11,
     "scalars": 12,
     "codebook": 13,
+    "relay": 14,
 }
 """Name and id of every kind of payload; an id is never given to another kind."""
 

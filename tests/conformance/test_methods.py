@@ -8,12 +8,18 @@ import pytest
 from deltamask import simulate
 from deltamask.config import load
 from deltamask.errors import MismatchError, WireError
+from deltamask.methods.deltamask import MaskMethod
 from deltamask.registry import members
 from deltamask.round import choose_clients, federated_round
 from deltamask.task import build
-from deltamask.wire import open_frame
+from deltamask.wire import SERVER, open_frame
 
 METHODS = members("deltamask.methods", "METHOD")
+DOWNLINKS = [
+    (name, downlink)
+    for name, method in METHODS.items()
+    for downlink in (members("deltamask.downlink", "DOWNLINK") if issubclass(method, MaskMethod) else ("float32",))
+]
 SMALL = {"rounds": 2, "clients": 8, "participation": 0.25, "head.epochs": 2, "blocks": "last:2"}
 
 
@@ -126,6 +132,35 @@ class _CutOff(simulate.Listener):
     def round(self, record) -> None:
         if record["round"] == 2:
             raise _CutOffError
+
+
+@pytest.mark.parametrize(("name", "downlink"), DOWNLINKS)
+def test_clients_in_processes_of_their_own_that_miss_rounds(name, downlink) -> None:
+    """What each is sent is enough for it, is what is counted, and has the outcome of a simulation."""
+    task = build(load(values={**SMALL, "method": name, "downlink.kind": downlink, "data.train_images": 240}))
+    server, engine, *rest = (METHODS[name](task) for _ in range(4))
+    clients = dict(zip((1, 4), rest, strict=True))
+    state, simulated = server.init(), engine.init()
+    for cohort in ([1], [4], [1, 4], [1], [4]):
+        broadcast, sent = server.broadcast(state), 0
+        for k in cohort:
+            down = server.addressed(state, k, broadcast)
+            assert (open_frame(down).client, open_frame(down).round) == (SERVER, state.round)
+            server.receive(state, k, clients[k].client(down, k, task.clients[k]))
+            sent += len(down)
+        state = server.finish(state)
+        simulated, traffic = federated_round(engine, simulated, cohort, task.clients)
+        assert traffic.downlink_bytes == sent
+        assert same(state, simulated)
+    # A client whose memory is gone says so, and is told everything.
+    broadcast = server.broadcast(state)
+    before = clients[4].client(server.addressed(state, 4, broadcast), 4, task.clients[4])
+    server.forget(state, 4)
+    assert METHODS[name](task).client(server.addressed(state, 4, broadcast), 4, task.clients[4]) == before
+    # An engine that goes on from a checkpoint has a method that has seen nothing yet.
+    going_on, resumed = (federated_round(m, simulated, [1, 4], task.clients) for m in (engine, METHODS[name](task)))
+    assert same(going_on[0], resumed[0])
+    assert going_on[1] == resumed[1]
 
 
 def test_another_model_or_seed_is_refused(tasks) -> None:

@@ -16,7 +16,10 @@ import numpy as np
 
 from deltamask import codecs, images
 from deltamask.channels.mrc import MrcChannel
+from deltamask.downlink.base import Replay
+from deltamask.downlink.relay import Log, Replica
 from deltamask.sampling import derive, thresholds
+from deltamask.theta import Aggregation
 from deltamask.wire import Frame, open_frame, seal
 from tests.oracle import mrc as oracle
 
@@ -113,11 +116,43 @@ def of_channel(channel, block):
     )
 
 
+WEIGHTS = 40
+
+
+def relayed():
+    """Clients 3 and 200 have sent a mask each in round 0, a bit a weight; round 1 goes on from the posterior."""
+    masks = {k: bytes(x & 0xFF for x in numbers(WEIGHTS // 8, k)) for k in (3, 200)}
+
+    def bits(payload):
+        return np.unpackbits(np.frombuffer(payload, np.uint8), bitorder="little")
+
+    replay = Replay(Aggregation(), 0.5, WEIGHTS, 0.8, lambda votes, k, t, payload: votes.add_mask(bits(payload)))
+    before = Log(replay, replay.start(), {})
+    for k, payload in masks.items():
+        before.heard(k, payload)
+    after = replay.play(replay.start(), masks.items())
+    expected = np.clip(sum(bits(m).astype(np.float32) for m in masks.values()) / 2, 0.01, 0.99).astype(np.float32)
+    return replay, before, Log(replay, after, before.memory()), expected
+
+
+def of_relay(description, message):
+    def check(data):
+        replay, before, _, expected = relayed()
+        client = Replica(replay)
+        client.follow(before.message(3), 0)
+        assert client.follow(data, 1).tolist() == expected.tolist()
+
+    return Golden(description, lambda: message(relayed()[2]), check)
+
+
 def goldens():
     """All of them by name, with every codec that is registered."""
     return {name: of_codec(name) for name in codecs.names()} | {
         "indices": of_channel(MrcChannel(block_bits=1.0, straight=False), None),
         "indices-fixed": of_channel(MrcChannel(layout="fixed", block=200, straight=False), 200),
+        "relay": of_relay("relayed(), for client 3", lambda log: log.message(3)),
+        "relay-newcomer": of_relay("relayed(), for client 4", lambda log: log.message(4)),
+        "relay-start": of_relay("relayed(), probabilities and Beta parameters", lambda log: log._whole),
         "frame": Golden("frame()", lambda: seal(frame()), check_frame),
         "png-stored": Golden("picture(), level=0", partial(images.to_png, *picture(), level=0), check_picture),
         "png": Golden("picture()", partial(images.to_png, *picture()), check_picture, reproducible=False),

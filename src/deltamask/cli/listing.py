@@ -41,7 +41,7 @@ def list_(
         }
         rows["a folder or hub id"] = "images with classes: parquet, a folder of images for each class, IDX"
     elif kind == "downlinks":
-        rows = {name: _first_line(type(d)) for name, d in members("deltamask.downlink", "DOWNLINK").items()}
+        rows = {name: _first_line(d) for name, d in members("deltamask.downlink", "DOWNLINK").items()}
     elif kind == "heads":
         rows = {name: _first_line(type(h)) for name, h in members("deltamask.heads", "HEAD").items()}
     elif kind == "presets":

@@ -1,9 +1,10 @@
-"""The contract of a method: five functions around two kinds of bytes.
+"""The contract of a method: six functions around two kinds of bytes.
 
-    broadcast(state) -> bytes           server to clients
-    client(bytes, k, images) -> bytes   client k to server
-    receive(state, k, bytes)            added on arrival: O(d) memory whatever the number of clients
-    finish(state) -> state              the next round's state
+    broadcast(state) -> bytes             server to clients
+    addressed(state, k, bytes) -> bytes   what client k is sent instead, if it knows less than others
+    client(bytes, k, images) -> bytes     client k to server
+    receive(state, k, bytes)              added on arrival: O(d) memory whatever the number of clients
+    finish(state) -> state                the next round's state
 
 All that lasts from round to round is in the state; whatever engine carries the bytes, they are the same.
 """
@@ -16,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from deltamask.heads import Head
@@ -33,7 +33,7 @@ class State:
     """A method's memory between rounds: named arrays, which is what a checkpoint holds."""
 
     round: int
-    arrays: dict[str, NDArray[np.float32]]
+    arrays: dict[str, NDArray[Any]]
     arriving: Any = field(default=None, repr=False)
     """What the current round's payloads have added up to; not part of a checkpoint."""
 
@@ -71,7 +71,17 @@ class Method(ABC):
 
     @abstractmethod
     def broadcast(self, state: State) -> bytes:
-        """What every client of the round is sent; opens the round."""
+        """What the clients of the round are sent; opens the round."""
+
+    def addressed(self, state: State, client: int, broadcast: bytes) -> bytes:
+        """What this client is sent in place of the ``broadcast``; the same, unless clients remember rounds."""
+        return broadcast
+
+    def forget(self, state: State, client: int) -> None:  # noqa: B027 - nothing builds on what most remember
+        """The client refused what was `addressed` to it, with its memory gone or another: the next is whole."""
+
+    def recall(self, state: State) -> None:  # noqa: B027 - most remember nothing
+        """Gives the clients that live in this process, and remember rounds, back what a checkpoint has of that."""
 
     @abstractmethod
     def client(self, broadcast: bytes, client: int, data: Images) -> bytes:
@@ -102,9 +112,9 @@ class Method(ABC):
         """A checked frame of this federation."""
         return self.task.open(data, kind, client, round, limit)
 
-    def open_broadcast(self, data: bytes, kind: str) -> Frame:
+    def open_broadcast(self, data: bytes, kind: str, limit: int = 0) -> Frame:
         """A checked frame of the server; its round is the client's round."""
-        return self.open(data, kind, SERVER, None, limit=8 * self.task.size + 4096)
+        return self.open(data, kind, SERVER, None, limit or 8 * self.task.size + 4096)
 
     def key(self, client: int, round: int) -> int:
         """The key of a client's local training: the order of its images and the masks of its batches."""

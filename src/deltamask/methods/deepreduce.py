@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from deltamask.channels.delta import DeltaChannel
-from deltamask.config import ChannelSettings
+from deltamask.config import AggregationSettings, ChannelSettings
 from deltamask.delta import KappaSchedule
 from deltamask.methods.deltamask import DeltaMask
-from deltamask.task import Task
+from deltamask.theta import Aggregation
 
 __all__ = ["METHOD", "DeepReduce"]
 
@@ -23,9 +23,8 @@ class DeepReduce(DeltaMask):
 
     summary = "stochastic masks, all changed positions through a Bloom filter (Kostopoulou et al. 2021)"
 
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
-        self.rule = replace(self.rule, rule="bayes")
+    def make_rule(self, settings: AggregationSettings) -> Aggregation:
+        return replace(super().make_rule(settings), rule="bayes")
 
     def make_channel(self, settings: ChannelSettings) -> DeltaChannel:
         return DeltaChannel(codec="bloom", sampling="independent", kappa=KappaSchedule(start=1.0))

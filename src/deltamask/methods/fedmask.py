@@ -13,10 +13,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from deltamask import codecs
+from deltamask.config import AggregationSettings
 from deltamask.methods.base import Receipt, State
 from deltamask.methods.deltamask import MaskMethod
+from deltamask.stages import Stages
 from deltamask.task import Task
-from deltamask.theta import Aggregation
+from deltamask.theta import Aggregation, Votes
 from deltamask.training import Images
 
 __all__ = ["METHOD", "FedMask"]
@@ -33,25 +35,25 @@ class FedMask(MaskMethod):
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self.cut = self.config.fedmask.tau
+
+    def make_rule(self, settings: AggregationSettings) -> Aggregation:
         # The mean of a round's masks whatever the participation: there is no posterior here.
-        self.rule = Aggregation("bayes", "mode", "sum", 1.0, self.config.aggregation.clip, reset_every=1)
+        return Aggregation("bayes", "mode", "sum", 1.0, settings.clip, reset_every=1)
 
     def client(self, broadcast: bytes, client: int, data: Images) -> bytes:
-        frame = self.open_broadcast(broadcast, "theta")
+        round, theta_g = self.follow(broadcast)
         with self.task.stages("train"), self.task.masked.cutting(self.cut):
-            theta_g = self.downlink.decode(frame.payload, self.task.size)
-            theta_k = self.train(client, frame.round, data, theta_g)
+            theta_k = self.train(client, round, data, theta_g)
         with self.task.stages("encode"):
             kept = np.flatnonzero(theta_k >= np.float32(self.cut))
-            return self.seal("mask", client, frame.round, codecs.get(_CODEC).encode(kept, theta_k.size))
+            return self.seal(self.frame_kind, client, round, codecs.get(_CODEC).encode(kept, theta_k.size))
 
-    def receive(self, state: State, client: int, payload: bytes) -> Receipt:
-        with self.task.stages("decode"):
-            frame = self.open(payload, "mask", client, state.round, limit=self.task.size + 4096)
+    def vote(self, votes: Votes, client: int, round: int, payload: bytes, stages: Stages) -> Receipt:
+        with stages("decode"):
             bits = np.zeros(self.task.size, np.uint8)
-            bits[codecs.get(_CODEC).decode(frame.payload, self.task.size)] = 1
-        with self.task.stages("aggregate"):
-            state.arriving.add_mask(bits)
+            bits[codecs.get(_CODEC).decode(payload, self.task.size)] = 1
+        with stages("aggregate"):
+            votes.add_mask(bits)
         return Receipt()
 
     @contextmanager

@@ -10,8 +10,10 @@ import numpy as np
 from deltamask import codecs, sampling
 from deltamask.codecs.base import Reader
 from deltamask.errors import MalformedError
-from deltamask.methods.base import Receipt, State
+from deltamask.methods.base import Receipt
 from deltamask.methods.deltamask import MaskMethod
+from deltamask.stages import Stages
+from deltamask.theta import Votes
 from deltamask.training import Images
 
 __all__ = ["METHOD", "FedPM"]
@@ -25,28 +27,26 @@ class FedPM(MaskMethod):
     summary = "stochastic masks, all of each mask uploaded (Isik et al. 2023)"
 
     def client(self, broadcast: bytes, client: int, data: Images) -> bytes:
-        frame = self.open_broadcast(broadcast, "theta")
+        round, theta_g = self.follow(broadcast)
         with self.task.stages("train"):
-            theta_g = self.downlink.decode(frame.payload, self.task.size)
-            theta_k = self.train(client, frame.round, data, theta_g)
+            theta_k = self.train(client, round, data, theta_g)
         with self.task.stages("encode"):
-            key = sampling.derive(self.config.seed, "fedpm", client, frame.round)
+            key = sampling.derive(self.config.seed, "fedpm", client, round)
             bits = sampling.mask(key, sampling.thresholds(theta_k))
             rarer = int(2 * int(bits.sum()) <= bits.size)
             payload = bytes([rarer]) + codecs.get(_CODEC).encode(np.flatnonzero(bits == rarer), bits.size)
-            return self.seal("mask", client, frame.round, payload)
+            return self.seal(self.frame_kind, client, round, payload)
 
-    def receive(self, state: State, client: int, payload: bytes) -> Receipt:
-        with self.task.stages("decode"):
-            frame = self.open(payload, "mask", client, state.round, limit=self.task.size + 4096)
-            reader = Reader(frame.payload, "mask")
+    def vote(self, votes: Votes, client: int, round: int, payload: bytes, stages: Stages) -> Receipt:
+        with stages("decode"):
+            reader = Reader(payload, "mask")
             rarer = reader.uint(1)
             if rarer > 1:
                 raise MalformedError(f"mask: bit {rarer}; expected 0 or 1")
             bits = np.full(self.task.size, 1 - rarer, np.uint8)
             bits[codecs.get(_CODEC).decode(reader.rest(), self.task.size)] = rarer
-        with self.task.stages("aggregate"):
-            state.arriving.add_mask(bits)
+        with stages("aggregate"):
+            votes.add_mask(bits)
         return Receipt()
 
 
