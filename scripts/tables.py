@@ -11,6 +11,7 @@ import statistics
 import sys
 from collections.abc import Callable
 
+import tables_crosscheck
 import tables_partition
 import tables_real
 from study import EMBEDDED
@@ -95,6 +96,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "targets": targets,
     **tables_real.TABLES,
     **tables_partition.TABLES,
+    **tables_crosscheck.TABLES,
 }
 
 
