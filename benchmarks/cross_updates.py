@@ -40,7 +40,7 @@ def updates() -> Iterator[Check]:
         return lambda x, key: peer.decompress(peer.compress(torch.from_numpy(x), bits, key)).numpy()
 
     yield from _same_steps(peer)
-    names = {**{f"eden, {bits} bit": (Eden(bits), bits) for bits in (1, 2, 3, 4)}, "drive": (Drive(), 1)}
+    names = {**{f"eden:{bits}": (Eden(bits), bits) for bits in (1, 2, 3, 4)}, "drive": (Drive(), 1)}
     for name, (code, bits) in names.items():
         for vector, draw in VECTORS.items():
             yield within(
@@ -70,7 +70,7 @@ def updates() -> Iterator[Check]:
         ours, other = 8 * len(Eden(1).encode(x, 0, 1)) / size, 8 * packed / size
         yield Check(
             "srrcomp",
-            "eden, 1 bit",
+            "eden:1",
             f"bits a number, {size:,} numbers",
             ours,
             other,
@@ -96,7 +96,7 @@ def _same_steps(peer: Any) -> Iterator[Check]:
         1e-5,
         "srrcomp",
         "rotation",
-        "largest difference, given the same signs",
+        "rows rotated with the same signs: largest difference",
         float(np.abs(np.array(rows) - y).max() / np.abs(y).max()),
         "float32 sums of 8,192 numbers",
     )
@@ -105,7 +105,7 @@ def _same_steps(peer: Any) -> Iterator[Check]:
         yield close(
             1e-4,
             "srrcomp",
-            f"eden, {bits} bit",
+            f"eden:{bits}",
             "centroids: largest difference",
             float(np.abs(theirs - centroids(bits)).max()),
             "each table ends its iteration somewhere",
@@ -120,7 +120,7 @@ def _same_steps(peer: Any) -> Iterator[Check]:
         yield close(
             1e-4,
             "srrcomp",
-            f"eden, {bits} bit",
+            f"eden:{bits}",
             "codes of a rotated row: share that differs",
             other / codes.size,
             "numbers at an edge, by one unit of float32",
@@ -128,7 +128,7 @@ def _same_steps(peer: Any) -> Iterator[Check]:
         yield close(
             1e-4,
             "srrcomp",
-            f"eden, {bits} bit",
+            f"eden:{bits}",
             "scale of a rotated row: largest difference",
             float(max(abs(float(scale) / ours - 1) for (_, scale), ours in zip(found, scales, strict=True))),
             "float32 sums, and the differences of codes and centroids",

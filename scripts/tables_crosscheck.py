@@ -13,7 +13,7 @@ def packages() -> str:
     groups: dict[tuple[str, str, str], list[dict]] = {}
     for check in report["checks"]:
         package = check["peer"].split()[0]
-        groups.setdefault((package, check["what"].split(",")[0].split(":")[0], check["tolerance"]), []).append(check)
+        groups.setdefault((package, check["what"].split(", ")[0].split(":")[0], check["tolerance"]), []).append(check)
     rows = []
     for (package, what, tolerance), checks in groups.items():
         met = sum(c["met"] for c in checks)
