@@ -95,6 +95,15 @@ class ZerothSettings(_Section):
     mu: float = Field(1e-3, gt=0, description="decomfl: how far to both sides a slope is measured")
 
 
+class KlmsSettings(_Section):
+    """Blocks that all clients share."""
+
+    layout: Literal["averaged", "fixed"] = Field("averaged", description="klms: blocks of equal divergence or length")
+    drift: float = Field(
+        2.0, gt=1, description="klms, averaged: new blocks when they hold so many times more or less"
+    )
+
+
 class EvaluationSettings(_Section):
     """When accuracy is measured: the headline after each round, every view after the last one."""
 
@@ -176,6 +185,7 @@ class Config(_Section):
     fedmask: FedMaskSettings = FedMaskSettings()
     codebook: CodebookSettings = CodebookSettings()
     zeroth: ZerothSettings = ZerothSettings()
+    klms: KlmsSettings = KlmsSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
 
     def digest(self) -> str:

@@ -264,7 +264,7 @@ def _save_checkpoint(
     head_bytes: tuple[int, int],
     seconds: float,
 ) -> None:
-    arrays: dict[str, NDArray[np.float32]] = {f"state.{name}": array for name, array in state.arrays.items()}
+    arrays: dict[str, NDArray[Any]] = {f"state.{name}": array for name, array in state.arrays.items()}
     arrays |= {"head.weight": task.head.weight, "head.bias": task.head.bias}
     meta = {
         "config": config.digest(),
@@ -281,7 +281,7 @@ def _save_checkpoint(
 @dataclass(frozen=True)
 class _Saved:
     path: Path
-    arrays: dict[str, NDArray[np.float32]]
+    arrays: dict[str, NDArray[Any]]
     meta: dict[str, Any]
 
     def unpack(self, task: Task) -> tuple[State, list[dict[str, Any]], tuple[int, int], float]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from deltamask import codecs, images
+from deltamask.channels.averaged import AveragedChannel
 from deltamask.channels.mrc import MrcChannel
 from deltamask.sampling import derive, thresholds
 from deltamask.wire import Frame, open_frame, seal
@@ -118,6 +119,7 @@ def goldens():
     return {name: of_codec(name) for name in codecs.names()} | {
         "indices": of_channel(MrcChannel(block_bits=1.0, straight=False), None),
         "indices-fixed": of_channel(MrcChannel(layout="fixed", block=200, straight=False), 200),
+        "indices-averaged": of_channel(AveragedChannel(block_bits=1.0, straight=False), "own"),
         "frame": Golden("frame()", lambda: seal(frame()), check_frame),
         "png-stored": Golden("picture(), level=0", partial(images.to_png, *picture(), level=0), check_picture),
         "png": Golden("picture()", partial(images.to_png, *picture()), check_picture, reproducible=False),

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from deltamask.heads import Head
@@ -33,7 +32,7 @@ class State:
     """A method's memory between rounds: named arrays, which is what a checkpoint holds."""
 
     round: int
-    arrays: dict[str, NDArray[np.float32]]
+    arrays: dict[str, NDArray[Any]]
     arriving: Any = field(default=None, repr=False)
     """What the current round's payloads have added up to; not part of a checkpoint."""
 
