@@ -91,6 +91,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "score-lr": sweep("embedded/score-lr", "learning rate of the scores"),
     "theta0": sweep("embedded/theta0", "theta0"),
     "channel": sweep("embedded/channel", "channel"),
+    "klms": sweep("embedded/klms", "blocks"),
     "finetune-lr": sweep("embedded/finetune-lr", "learning rate"),
     "codecs": codecs,
     "targets": targets,

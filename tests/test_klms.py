@@ -23,6 +23,7 @@ from deltamask.sampling import derive, thresholds
 from deltamask.simulate import CHECKPOINT, Listener
 from deltamask.task import build
 from deltamask.wire import SERVER, open_frame
+from tests.conformance.test_methods import TestEveryMethod as Contract
 from tests.oracle import mrc as oracle
 from tests.test_mrc import pair
 
@@ -207,7 +208,9 @@ SMALL = {
     "method": "klms",
     "klms.layout": "averaged",
     "rounds": 4,
-    "clients": 3,
+    "clients": 8,
+    "participation": 0.25,
+    "klms.drift": 2,
     "head.epochs": 2,
     "blocks": "last:1",
     "train.score_lr": 0.2,
@@ -217,6 +220,19 @@ SMALL = {
 @pytest.fixture(scope="module")
 def task():
     return build(load(values=SMALL))
+
+
+@pytest.mark.parametrize(
+    "promise",
+    [
+        "test_bytes_are_those_of_the_frames",
+        "test_what_does_not_belong_is_refused_and_changes_nothing",
+        "test_a_round_without_answers_keeps_the_model",
+    ],
+)
+def test_the_contract_of_methods(promise, task) -> None:
+    """tests/conformance has `klms` as it is by default, with blocks of one length."""
+    getattr(Contract(), promise)("klms", lambda name: task)
 
 
 def one_round(method, state, clients=(0, 2)):
@@ -291,7 +307,7 @@ def test_an_interrupted_run_goes_on_bit_identically(tmp_path) -> None:
             if record["round"] == 2:
                 raise InterruptedError
 
-    config = load(values={**SMALL, "klms.drift": 1.1, "participation": 0.6})
+    config = load(values={**SMALL, "klms.drift": 1.1})
     with pytest.raises(InterruptedError):
         simulate.run(config, tmp_path / "cut", listener=Stop())
     cut = simulate.run(config, tmp_path / "cut", resume=True)

@@ -494,7 +494,7 @@ def test_deltamask_runs_through_it_and_repeats(layout) -> None:
 
 
 def test_klms_is_the_fixed_layout_with_its_own_settings() -> None:
-    values = {**SMALL, "channel.block": 512, "channel.candidates": 16, "klms.layout": "fixed"}
+    values = {**SMALL, "channel.block": 512, "channel.candidates": 16}
     klms = simulate.run(load(values={**values, "method": "klms"}))
     same = simulate.run(
         load(values={**values, "channel.kind": "mrc", "channel.layout": "fixed", "channel.straight": False})

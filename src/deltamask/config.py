@@ -98,10 +98,8 @@ class ZerothSettings(_Section):
 class KlmsSettings(_Section):
     """Blocks that all clients share."""
 
-    layout: Literal["averaged", "fixed"] = Field("averaged", description="klms: blocks of equal divergence or length")
-    drift: float = Field(
-        2.0, gt=1, description="klms, averaged: new blocks when they hold so many times more or less"
-    )
+    layout: Literal["averaged", "fixed"] = Field("fixed", description="klms: blocks of equal divergence or length")
+    drift: float = Field(1.5, gt=1, description="klms, averaged: new blocks at so many times block_bits, or less")
 
 
 class EvaluationSettings(_Section):
