@@ -16,10 +16,10 @@ NAME     ?=
 
 BIN := $(VENV)/bin
 
-.PHONY: run test test-all check format bench golden pretrain clean help
+.PHONY: run test test-all check format bench crosscheck golden pretrain clean help
 
 help:
-	@sed -n 's/^#   //p' Makefile; echo; echo "targets: run test test-all check format bench golden pretrain clean"
+	@sed -n 's/^#   //p' Makefile; echo; echo "targets: run test test-all check format bench crosscheck golden pretrain clean"
 
 run: $(VENV)/.demo
 	$(BIN)/deltamask compare --out $(OUT) --resume $(ARGS)
@@ -43,6 +43,13 @@ format: $(VENV)/.dev
 bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/bench_codecs.py $(ARGS)
 	$(BIN)/python benchmarks/bench_round.py $(ARGS)
+
+# Beside public packages: nothing is timed. srrcomp comes as source and asks for torch when it is built; in an isolated
+# build pip would fetch another one for that.
+crosscheck: $(VENV)/.crosscheck
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt setuptools wheel
+	$(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt --no-deps --no-build-isolation srrcomp
+	$(BIN)/python benchmarks/crosscheck.py $(ARGS)
 
 # make golden NAME=rice: writes that codec's frozen bytes anew, which is a new wire format.
 golden: $(VENV)/.dev

@@ -59,6 +59,16 @@ EMBEDDED: Studies = {
         "linear-probe": ["method=linear-probe"],
         "linear-probe, 60 rounds of 5 epochs": ["method=linear-probe", "rounds=60", "train.epochs=5"],
     },
+    # Blocks of one length beside those that follow the divergence, at about the same bytes: few of them, and many.
+    "klms": {
+        label: [*QUICK, "method=klms", *sets]
+        for label, sets in {
+            "fixed, 1,024 weights": [],
+            "averaged, 32 bits": ["klms.layout=averaged", "channel.block_bits=32"],
+            "fixed, 160 weights": ["channel.block=160"],
+            "averaged, 5 bits": ["klms.layout=averaged"],
+        }.items()
+    },
     "tune-methods": {label: [*QUICK, *sets] for label, sets in methods.sweep(real=False).items()},
     "tune-fedmask": {label: [*QUICK, *sets] for label, sets in methods.thresholds().items()},
     # Who has what, and how many of the clients take part: a fifth of them takes twice the rounds.

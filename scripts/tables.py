@@ -11,6 +11,7 @@ import statistics
 import sys
 from collections.abc import Callable
 
+import tables_crosscheck
 import tables_methods
 import tables_partition
 import tables_real
@@ -94,12 +95,14 @@ TABLES: dict[str, Callable[[], str]] = {
     "score-lr": sweep("embedded/score-lr", "learning rate of the scores"),
     "theta0": sweep("embedded/theta0", "theta0"),
     "channel": sweep("embedded/channel", "channel"),
+    "klms": sweep("embedded/klms", "blocks"),
     "finetune-lr": sweep("embedded/finetune-lr", "learning rate"),
     "codecs": codecs,
     "targets": targets,
     **tables_methods.TABLES,
     **tables_real.TABLES,
     **tables_partition.TABLES,
+    **tables_crosscheck.TABLES,
 }
 
 

@@ -95,6 +95,13 @@ class ZerothSettings(_Section):
     mu: float = Field(1e-3, gt=0, description="decomfl: how far to both sides a slope is measured")
 
 
+class KlmsSettings(_Section):
+    """Blocks that all clients share."""
+
+    layout: Literal["averaged", "fixed"] = Field("fixed", description="klms: blocks of equal divergence or length")
+    drift: float = Field(1.5, gt=1, description="klms, averaged: new blocks at so many times block_bits, or less")
+
+
 class EvaluationSettings(_Section):
     """When accuracy is measured: the headline after each round, every view after the last one."""
 
@@ -177,6 +184,7 @@ class Config(_Section):
     fedmask: FedMaskSettings = FedMaskSettings()
     codebook: CodebookSettings = CodebookSettings()
     zeroth: ZerothSettings = ZerothSettings()
+    klms: KlmsSettings = KlmsSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
 
     def digest(self) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from deltamask import codecs, images
+from deltamask.channels.averaged import AveragedChannel
 from deltamask.channels.mrc import MrcChannel
 from deltamask.downlink.base import Replay
 from deltamask.downlink.relay import Log, Replica
@@ -126,7 +127,9 @@ def relayed():
     def bits(payload):
         return np.unpackbits(np.frombuffer(payload, np.uint8), bitorder="little")
 
-    replay = Replay(Aggregation(), 0.5, WEIGHTS, 0.8, lambda votes, k, t, payload: votes.add_mask(bits(payload)))
+    replay = Replay(
+        Aggregation(reset_every=2), WEIGHTS, 0.8, lambda votes, k, t, payload: votes.add_mask(bits(payload))
+    )
     before = Log(replay, replay.start(), {})
     for k, payload in masks.items():
         before.heard(k, payload)
@@ -150,6 +153,7 @@ def goldens():
     return {name: of_codec(name) for name in codecs.names()} | {
         "indices": of_channel(MrcChannel(block_bits=1.0, straight=False), None),
         "indices-fixed": of_channel(MrcChannel(layout="fixed", block=200, straight=False), 200),
+        "indices-averaged": of_channel(AveragedChannel(block_bits=1.0, straight=False), "own"),
         "relay": of_relay("relayed(), for client 3", lambda log: log.message(3)),
         "relay-newcomer": of_relay("relayed(), for client 4", lambda log: log.message(4)),
         "relay-start": of_relay("relayed(), probabilities and Beta parameters", lambda log: log._whole),

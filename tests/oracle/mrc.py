@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from math import exp, floor, log
+from typing import Literal
 
 from tests.oracle.filters import GOLDEN, MASK, mix
 
@@ -66,12 +68,47 @@ def adaptive_blocks(data: bytes, size: int) -> tuple[list[tuple[int, int, bool]]
     return blocks, -(-at // 8)
 
 
+def told_blocks(data: bytes, size: int) -> tuple[list[tuple[int, int, bool]], int]:
+    """The blocks of an averaged layout, and where they end in ``data``."""
+    count = at = 0
+    while True:
+        count |= (data[at] & 0x7F) << 7 * at
+        at += 1
+        if data[at - 1] < 0x80:
+            break
+    unit, k = 1 << data[at], data[at + 1]
+    at, length, starts = 8 * (at + 2), 0, [0] if size else []
+    for _ in range(count - 1):
+        zeros = 0
+        while not read_bits(data, at, 1):
+            zeros, at = zeros + 1, at + 1
+        folded = zeros << k | read_bits(data, at + 1, k)
+        at += 1 + k
+        length += -(folded + 1) // 2 if folded % 2 else folded // 2
+        starts.append(starts[-1] + length * unit)
+    return [(a, b, True) for a, b in zip(starts, [*starts[1:], size], strict=False)], -(-at // 8)
+
+
 def decode(
-    data: bytes, theta_g: list[float], table_key: int, shift_key: int, index_bits: int, block: int | None
+    data: bytes,
+    theta_g: list[float],
+    table_key: int,
+    shift_key: int,
+    index_bits: int,
+    block: int | list[int] | Literal["own"] | None,
 ) -> list[int]:
-    """The mask in a payload; ``block`` for the fixed layout, None for the adaptive one."""
+    """The mask in a payload.
+
+    ``block`` is a length for the fixed layout, None for the adaptive one, and for the averaged one "own", or where
+    the blocks of the broadcast start, and the end.
+    """
     if block is None:
         blocks, head = adaptive_blocks(data, len(theta_g))
+    elif block == "own":
+        blocks, head = told_blocks(data[2:], len(theta_g))
+        head += 2
+    elif isinstance(block, list):
+        blocks, head = [(a, b, True) for a, b in itertools.pairwise(block)], 2
     else:
         blocks, head = fixed_blocks(len(theta_g), block), 0
     at, mask = 8 * head, []

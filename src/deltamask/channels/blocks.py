@@ -18,7 +18,7 @@ from deltamask.codecs.sides import check, to_words
 from deltamask.errors import MalformedError, TruncatedError
 from deltamask.kernels import gaps
 
-__all__ = ["CELL", "Blocks", "Profile", "fixed"]
+__all__ = ["CELL", "Blocks", "Profile", "differences_to_bytes", "fixed", "read_differences"]
 
 CELL = 256
 """The client measures divergence in cells of so many weights; no segment is shorter."""
@@ -89,41 +89,57 @@ class Profile:
 
     def to_bytes(self) -> bytes:
         """``shift``, the Rice parameter, and the Rice-coded differences of neighbouring counts, signs last."""
-        change = np.diff(self.counts, prepend=0)
-        folded = np.where(change < 0, -2 * change - 1, 2 * change)
-        costs = [int((folded >> k).sum()) + (k + 1) * folded.size for k in range(_MOST_K)]
-        k = int(np.argmin(costs))
-        words = np.zeros(costs[k] // 64 + 2, np.uint64)
-        gaps.rice_encode(np.cumsum(folded + 1) - 1, k, words)
-        return bytes([self.shift, k]) + words.astype("<u8", copy=False).tobytes()[: -(-costs[k] // 8)]
+        return bytes([self.shift]) + differences_to_bytes(self.counts)
 
     @classmethod
     def read(cls, reader: Reader, size: int, index_bits: int) -> Profile:
         """The inverse of `to_bytes` for untrusted bytes, of which it takes those that belong to it."""
-        shift, k = reader.uint(1), reader.uint(1)
-        if not _CELL_BITS <= shift <= _MOST_BITS or k > _MOST_K:
+        shift = reader.uint(1)
+        if not _CELL_BITS <= shift <= _MOST_BITS:
             raise MalformedError(
-                f"{reader.what}: segments of 2**{shift} weights and parameter {k}; "
-                f"expected 2**{_CELL_BITS} to 2**{_MOST_BITS} and at most {_MOST_K}"
+                f"{reader.what}: segments of 2**{shift} weights; expected 2**{_CELL_BITS} to 2**{_MOST_BITS}"
             )
         most = _most(_lengths(size, shift), index_bits)
-        left = reader.data[reader.at :]
-        # Before anything is allocated: a count has at least one bit and its k lower ones.
-        if most.size * (k + 1) > 8 * len(left):
-            raise TruncatedError(f"{reader.what}: {len(left)} bytes for the counts of {most.size} segments")
         # No sequence of counts in range has larger differences.
         bound = int(2 * most.size * (most.max(initial=0) + 1)) + 1
-        keys = np.empty(most.size, np.int64)
-        state, bits = gaps.rice_decode(to_words(left), 8 * len(left), k, bound, keys)
-        check(state, reader.what, bound)
-        code = reader.take(-(-bits // 8))
-        if bits % 8 and code[-1] >> bits % 8:
-            raise MalformedError(f"{reader.what}: bits behind the last count are set")
-        folded = np.diff(keys, prepend=-1) - 1
-        counts = np.cumsum((folded >> 1) ^ -(folded & 1))
+        counts = read_differences(reader, most.size, bound, "counts of {} segments")
         if (counts < 0).any() or (counts > most).any():
             raise MalformedError(f"{reader.what}: a segment with less than none or too many blocks")
         return cls(shift, counts)
+
+
+def differences_to_bytes(values: _Ints) -> bytes:
+    """The Rice parameter and the code of what each number, none of them negative, is more than the one before."""
+    change = np.diff(values, prepend=0)
+    folded = np.where(change < 0, -2 * change - 1, 2 * change)
+    costs = [int((folded >> k).sum()) + (k + 1) * folded.size for k in range(_MOST_K)]
+    k = int(np.argmin(costs))
+    words = np.zeros(costs[k] // 64 + 2, np.uint64)
+    gaps.rice_encode(np.cumsum(folded + 1) - 1, k, words)
+    return bytes([k]) + words.astype("<u8", copy=False).tobytes()[: -(-costs[k] // 8)]
+
+
+def read_differences(reader: Reader, count: int, bound: int, what: str) -> _Ints:
+    """The inverse of `differences_to_bytes` for untrusted bytes, of which it takes those that belong to it.
+
+    The folded differences of honest numbers and their count add up to less than ``bound``.
+    """
+    k = reader.uint(1)
+    if k > _MOST_K:
+        raise MalformedError(f"{reader.what}: parameter {k}; expected at most {_MOST_K}")
+    left = reader.data[reader.at :]
+    # Before anything is allocated: a number has at least one bit and its k lower ones.
+    if count * (k + 1) > 8 * len(left):
+        raise TruncatedError(f"{reader.what}: {len(left)} bytes for the {what.format(count)}")
+    keys = np.empty(count, np.int64)
+    state, bits = gaps.rice_decode(to_words(left), 8 * len(left), k, bound, keys)
+    check(state, reader.what, bound)
+    code = reader.take(-(-bits // 8))
+    if bits % 8 and code[-1] >> bits % 8:
+        raise MalformedError(f"{reader.what}: bits behind the last count are set")
+    folded = np.diff(keys, prepend=-1) - 1
+    out: _Ints = np.cumsum((folded >> 1) ^ -(folded & 1))
+    return out
 
 
 def _lengths(size: int, shift: int) -> _Ints:

@@ -52,7 +52,7 @@ from deltamask.sampling import derive
 from deltamask.theta import Votes
 from deltamask.threads import over_chunks
 
-__all__ = ["CHANNEL", "MrcChannel", "Sample"]
+__all__ = ["CHANNEL", "MrcChannel", "Sample", "checked", "divergence"]
 
 _MOST_CANDIDATES = 4096
 _MOST_POWER = 8.0
@@ -118,15 +118,25 @@ class MrcChannel(Channel):
         rounds: int,
     ) -> bytes:
         """The client's side: the payload of a sample of nearly Bern(theta_k), given what both sides know."""
-        if theta_k.shape != theta_g.shape:
-            raise ConfigError(f"theta_g has {theta_g.size} probabilities, theta_k {theta_k.size}")
-        theta_k, theta_g = (np.ascontiguousarray(theta, np.float32) for theta in (theta_k, theta_g))
+        theta_k, theta_g = checked(theta_k, theta_g)
         size = theta_g.size
         if self.layout == "fixed":
             head, blocks = b"", fixed(size, self.block)
         else:
-            profile = Profile.of(_divergence(theta_k, theta_g), size, self.block_bits, self._bits)
+            profile = Profile.of(divergence(theta_k, theta_g), size, self.block_bits, self._bits)
             head, blocks = profile.to_bytes(), profile.blocks(size)
+        return head + self._choose(theta_k, theta_g, blocks, seed, client, round)
+
+    def _choose(
+        self,
+        theta_k: NDArray[np.float32],
+        theta_g: NDArray[np.float32],
+        blocks: Blocks,
+        seed: int,
+        client: int,
+        round: int,
+    ) -> bytes:
+        """The number of a candidate for each block."""
         columns = np.ascontiguousarray(self._table(seed, client, round).T)
         shift_key = _key(seed, "shift", client, round)
         choice_key = _key(seed, "choice", client, round)  # only this client's: the server has no use for it
@@ -151,8 +161,8 @@ class MrcChannel(Channel):
             wrong.append(found)
 
         _over_blocks(work, blocks)
-        _check(sum(wrong), size)
-        return head + _pack(choices[blocks.coded], self._bits)
+        _check(sum(wrong), theta_g.size)
+        return _pack(choices[blocks.coded], self._bits)
 
     def decode(self, data: bytes, limits: Limits, seed: int, client: int, round: int) -> Sample:
         """The server's side, for untrusted bytes; ``limits`` are `sampling.thresholds` of theta_g."""
@@ -168,15 +178,22 @@ class MrcChannel(Channel):
         packed = reader.take(-(-count * self._bits // 8))
         reader.end()
         blocks = profile.blocks(size) if profile else fixed(size, self.block)
+        return Sample(0, self._draw(packed, blocks, limits, seed, client, round), count)
+
+    def _draw(
+        self, packed: bytes, blocks: Blocks, limits: Limits, seed: int, client: int, round: int
+    ) -> NDArray[np.uint8]:
+        """The mask that the indices of ``blocks`` stand for."""
+        count = int(blocks.coded.sum())
         choices = np.zeros(blocks.coded.size, np.uint16)
         choices[blocks.coded] = _unpack(packed, count, self._bits)
         table = self._table(seed, client, round)
         shift_key = _key(seed, "shift", client, round)
-        out = np.empty(size, np.uint8)
+        out = np.empty(limits.size, np.uint8)
         _over_blocks(
             lambda first, last: loops.draw(table, shift_key, limits, blocks.starts, choices, first, last, out), blocks
         )
-        return Sample(entries=0, bits=out, blocks=count)
+        return out
 
     def longest(self, size: int) -> int:
         """All blocks as short as they may be, and a profile of the shortest segments."""
@@ -215,7 +232,16 @@ def _tables() -> tuple[NDArray[np.int16], NDArray[np.float32], NDArray[np.float3
     return np.rint(logit * loops.UNIT).astype(np.int16), logit.astype(np.float32), rest.astype(np.float32)
 
 
-def _divergence(theta_k: NDArray[np.float32], theta_g: NDArray[np.float32]) -> NDArray[np.float64]:
+def checked(
+    theta_k: NDArray[np.float32], theta_g: NDArray[np.float32]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Both as the loops take them."""
+    if theta_k.shape != theta_g.shape:
+        raise ConfigError(f"theta_g has {theta_g.size} probabilities, theta_k {theta_k.size}")
+    return np.ascontiguousarray(theta_k, np.float32), np.ascontiguousarray(theta_g, np.float32)
+
+
+def divergence(theta_k: NDArray[np.float32], theta_g: NDArray[np.float32]) -> NDArray[np.float64]:
     """Bits of KL(theta_k || theta_g) in each cell."""
     _, logit, rest = _tables()
     out = np.empty(-(-theta_g.size // CELL), np.float64)

@@ -24,7 +24,7 @@ from deltamask.theta import Aggregation, ThetaState, Votes
 from deltamask.training import Images, train_scores
 from deltamask.wire import SERVER
 
-__all__ = ["METHOD", "DeltaMask", "MaskMethod"]
+__all__ = ["METHOD", "Arriving", "DeltaMask", "MaskMethod", "theta_state"]
 
 
 class MaskMethod(Method):
@@ -70,8 +70,8 @@ class MaskMethod(Method):
 
     def broadcast(self, state: State) -> bytes:
         with self.task.stages("broadcast"):
-            sender = self.downlink.sender(_theta_state(state), state.arrays)
-            state.arriving = _Arriving(Votes(state.arrays["theta"], self.rule.rule), sender)
+            sender = self.downlink.sender(theta_state(state), state.arrays)
+            state.arriving = Arriving(Votes(state.arrays["theta"], self.rule.rule), sender)
             return self.seal(self.downlink.frame_kind, SERVER, state.round, sender.common)
 
     def addressed(self, state: State, client: int, broadcast: bytes) -> bytes:
@@ -107,7 +107,7 @@ class MaskMethod(Method):
 
     def finish(self, state: State) -> State:
         votes, sender = state.arriving.votes, state.arriving.sender
-        after = steps.aggregate(_theta_state(state), votes, self.rule, self.task.stages)
+        after = steps.aggregate(theta_state(state), votes, self.rule, self.task.stages)
         arrays = {"theta": after.theta, "alpha": after.alpha, "beta": after.beta}
         return State(after.round, arrays | sender.memory())
 
@@ -163,12 +163,15 @@ class DeltaMask(MaskMethod):
 
 
 @dataclass
-class _Arriving:
+class Arriving:
+    """What a mask method's server holds while a round's answers arrive."""
+
     votes: Votes
     sender: Sender
 
 
-def _theta_state(state: State) -> ThetaState:
+def theta_state(state: State) -> ThetaState:
+    """What of a mask method's state aggregation works on."""
     return ThetaState(state.arrays["theta"], state.arrays["alpha"], state.arrays["beta"], state.round)
 
 
