@@ -13,13 +13,16 @@ Tried = tuple[str, ...] | str
 """Rates, or the label whose rate is taken."""
 
 # label: (settings of the method, which rate, rates tried on the embedded task, on the real pair)
-LABELS: dict[str, tuple[list[str], str, tuple[str, ...], Tried]] = {
+LABELS: dict[str, tuple[list[str], str, Tried, Tried]] = {
     "deltamask": ([], SCORES, ("0.1", "0.2", "0.4", "0.8"), ("0.05", "0.1", "0.2")),
     # On the real pair these train as deltamask does: what differs is how a mask travels, and what is added up.
     "deltamask:paper": (["preset=paper"], SCORES, ("0.1", "0.2", "0.4", "0.8"), "deltamask"),
     "fedpm": (["method=fedpm"], SCORES, ("0.1", "0.2", "0.4", "0.8"), "deltamask"),
     "deepreduce": (["method=deepreduce"], SCORES, ("0.1", "0.2", "0.4", "0.8"), "deltamask"),
     "klms": (["method=klms"], SCORES, ("0.1", "0.2", "0.4", "0.8"), "deltamask"),
+    # Other blocks, and another downlink: training is klms's.
+    "klms, averaged": (["method=klms", "klms.layout=averaged", "channel.block_bits=32"], SCORES, "klms", "klms"),
+    "bicompfl": (["method=bicompfl"], SCORES, "klms", "klms"),
     "mrc": (["channel.kind=mrc"], SCORES, ("0.1", "0.2", "0.4", "0.8"), "deltamask"),
     # Scores start from averaged masks, +-4.6, and have to cross zero within an epoch of ten steps or so.
     "fedmask": (["method=fedmask"], SCORES, ("0.2", "0.4", "0.8", "1.6"), ("0.3", "0.6", "1.2")),
@@ -80,9 +83,10 @@ def best_rates(task: str) -> dict[str, str]:
         label, _, rate = tried.rpartition(", ")
         best[label] = max(best.get(label, (0.0, 0.0, "")), (runs[0]["accuracy"], -float(rate), rate))
     rates = {label: rate for label, (_, _, rate) in best.items()}
-    if task == "real":
-        aliases = {label: other for label, (*_, other) in LABELS.items() if isinstance(other, str)}
-        rates |= {label: rates[other] for label, other in aliases.items() if other in rates}
+    for label, (*_, embedded, real) in LABELS.items():
+        other = real if task == "real" else embedded
+        if isinstance(other, str) and other in rates:
+            rates[label] = rates[other]
     return rates
 
 
