@@ -21,7 +21,7 @@ __all__ = ["Compressed"]
 class Compressed(FineTune):
     """Down, the numbers through `down`; up, their change through `code`: two kinds of `Update`."""
 
-    lr = 1e-3
+    lr = 2e-3
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)

@@ -35,7 +35,7 @@ class DeComFL(FineTune):
     """Four bytes a step and direction; the weights and the view of them are those of fine-tuning."""
 
     summary = "zeroth-order steps along shared directions, scalars both ways (Li et al. 2024)"
-    lr = 1e-6
+    lr = 1e-3
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)

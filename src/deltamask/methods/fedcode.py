@@ -34,6 +34,7 @@ Vector = NDArray[np.float32]
 class FedCode(FineTune):
     """About six bits a weight in some rounds, 256 bytes in the others."""
 
+    lr = 2e-3
     summary = "weights as labels of a small codebook, most rounds the codebook alone (Khalilian et al. 2023)"
 
     def __init__(self, task: Task) -> None:

@@ -31,6 +31,7 @@ class FedMask(MaskMethod):
 
     summary = "thresholded masks, all of each mask uploaded, a bit a weight (Li et al. 2021)"
     views: ClassVar[tuple[str, ...]] = ("thresholded", "expected")
+    score_lr: ClassVar[float] = 0.8  # scores start from clipped averages of masks, and have to cross the threshold
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)

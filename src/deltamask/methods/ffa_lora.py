@@ -15,6 +15,7 @@ class FfaLora(LowRank):
     """Half of LoRA's bytes."""
 
     summary = "low-rank adapters of which only B is trained and sent, float16 both ways (Sun et al. 2024)"
+    lr = 0.08
     both = False
 
 

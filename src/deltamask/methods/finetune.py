@@ -29,7 +29,7 @@ class FineTune(Method):
     """
 
     summary = "the same layers' weights trained and averaged in float32"
-    lr = 4e-3  # the best of its sweep on the embedded task (docs/embedded.md)
+    lr = 4e-3
 
     def start(self) -> Vector:
         """The trained numbers before the first round."""

@@ -17,6 +17,8 @@ class Flasc(LowRank):
 
     summary = "low-rank adapters, the largest numbers and changes alone (Kuo et al. 2024)"
 
+    lr = 0.02
+
     def code(self) -> TopK:
         return TopK(self.config.lora.density_up)
 

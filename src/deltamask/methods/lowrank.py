@@ -71,7 +71,7 @@ def projections(layers: Iterable[MaskedWeight], targets: str) -> list[Projection
 class LowRank(Compressed):
     """float16 both ways unless a variant says otherwise."""
 
-    lr = 0.02
+    lr = 0.01
     both = True
     """Whether A is trained and sent; else it stays what the shared seed makes it."""
 
