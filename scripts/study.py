@@ -90,7 +90,13 @@ EMBEDDED: Studies = {
     # What the paper says of its parts, with its own preset (docs/paper-claims.md).
     "claim-bayes": {
         f"{name}, {said}": [*QUICK, *FEW, *sets, f"aggregation.reset_every={every}"]
-        for name, sets in PAPERS.items()
+        for name, sets in {
+            **PAPERS,
+            "deltamask with the same prior": [
+                *methods.chosen("embedded").get("deltamask", []),
+                "aggregation.rule=bayes",
+            ],
+        }.items()
         for said, every in (("every round", 1), ("every fifth round", 5))
     },
     "claim-kappa": {
