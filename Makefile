@@ -1,6 +1,6 @@
 # Every command of this project; CI calls the same ones. Each target makes its own environment when it is missing.
 #
-#   make run                                   the embedded default: ten clients, four methods, a report
+#   make run                                   the embedded default: ten clients, five methods, a report
 #   make test                                  the tests, some minutes
 #   make run ARGS="--set rounds=5"             with other settings
 #   make run TORCH=torch==2.13.0 PIP_ARGS=...  with a torch for your GPU: name its index in PIP_ARGS

@@ -46,6 +46,22 @@ def compared(folder: str) -> Callable[[], str]:
     return make
 
 
+def short(folder: str, labels: tuple[str, ...]) -> Callable[[], str]:
+    """Some methods of a federation, and the fewest columns that say what they cost."""
+
+    def make() -> str:
+        entries = _entries(folder)
+        rows = summary.rows(entries)
+        cells = {
+            row.label: [first[0], first[1], *first[5:8], *price[2:4], str(row.entry.seeds)]
+            for row, first, price in zip(rows, tables.comparison_rows(rows), tables.price_rows(rows), strict=True)
+        }
+        head = [tables.COMPARISON[0], tables.COMPARISON[1], *tables.COMPARISON[5:8], *tables.PRICE[2:4], "seeds"]
+        return table(head, [cells[label] for label in labels if label in cells])
+
+    return make
+
+
 def cost(folder: str) -> Callable[[], str]:
     """What a method asks of a machine."""
 
@@ -154,6 +170,22 @@ TABLES: dict[str, Callable[[], str]] = {
     "methods-dirichlet-fifth": compared(FEDERATIONS["Dir(.1), a fifth"]),
     "methods-real": compared(FEDERATIONS["real, IID, all clients"]),
     "methods-real-dirichlet": compared(FEDERATIONS["real, Dir(.1), a fifth"]),
+    "readme-real": short(
+        FEDERATIONS["real, IID, all clients"],
+        (
+            "deltamask",
+            "mrc",
+            "bicompfl",
+            "deltamask:paper",
+            "fedpm",
+            "eden",
+            "lora",
+            "lora-eden",
+            "flasc",
+            "finetune",
+            "linear-probe",
+        ),
+    ),
     "methods-cost": cost(FEDERATIONS["real, IID, all clients"]),
     "claim-fedpm": against("deltamask:paper", "fedpm"),
     "claim-exact": against("deltamask", "fedpm"),
