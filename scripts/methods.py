@@ -15,6 +15,7 @@ Tried = tuple[str, ...] | str
 # label: (settings of the method, which rate, rates tried on the embedded task, on the real pair)
 LABELS: dict[str, tuple[list[str], str, Tried, Tried]] = {
     "deltamask": ([], SCORES, ("0.1", "0.2", "0.4", "0.8"), ("0.05", "0.1", "0.2")),
+    "deltamask, bayes": (["aggregation.rule=bayes"], SCORES, "deltamask", "deltamask"),
     # On the real pair these train as deltamask does: what differs is how a mask travels, and what is added up.
     "deltamask:paper": (["preset=paper"], SCORES, ("0.1", "0.2", "0.4", "0.8"), "deltamask"),
     "fedpm": (["method=fedpm"], SCORES, ("0.1", "0.2", "0.4", "0.8"), "deltamask"),
