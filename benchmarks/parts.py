@@ -180,7 +180,7 @@ def measure_server(name: str, theta_g: Theta, theta_k: Theta, repeats: int) -> l
             votes = Votes(state.theta, rule.rule)
             for k, payload in enumerate(payloads[:count]):
                 rounds.receive_update(payload, votes, channel, stages, seed=SEED, client=k, round=0)
-            rounds.aggregate(state, votes, rule, stages, 1.0)
+            rounds.aggregate(state, votes, rule, stages)
 
         serve(FEW)  # compiles
         stages.take()

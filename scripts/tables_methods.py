@@ -76,17 +76,13 @@ def rates(task: str) -> Callable[[], str]:
     """What was tried for each label; the best is taken."""
 
     def make() -> str:
-        best = methods.best_rates(task)
-        tried: dict[str, list[tuple[str, float]]] = {}
-        for name, runs in records(f"{task}/tune-methods").items():
-            label, _, rate = name.rpartition(", ")
-            tried.setdefault(label, []).append((rate, 100 * runs[0]["accuracy"]))
+        best, tried = methods.best_rates(task), methods.swept(task)
         rows = []
         for label in (x for x in methods.LABELS if x in tried):
-            cells = [
-                f"{rate}: **{accuracy:.1f}**" if rate == best[label] else f"{rate}: {accuracy:.1f}"
-                for rate, accuracy in sorted(tried[label], key=lambda item: float(item[0]))
-            ]
+            cells = []
+            for rate, runs in sorted(tried[label].items(), key=lambda item: float(item[0])):
+                accuracy = percent(runs, "accuracy")
+                cells.append(f"{rate}: **{accuracy}**" if rate == best[label] else f"{rate}: {accuracy}")
             rows.append([label, ", ".join(cells)])
         return table(["method", "rate: accuracy"], rows)
 
