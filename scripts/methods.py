@@ -17,7 +17,7 @@ Tried = tuple[str, ...] | str
 
 # label: (settings of the method, which rate, rates tried on the embedded task, on the real pair)
 LABELS: dict[str, tuple[list[str], str, Tried, Tried]] = {
-    "deltamask": ([], SCORES, ("0.1", "0.2", "0.4", "0.8"), "tune-masks: theta0 0.95, lr "),
+    "deltamask": (["aggregation.rule=control"], SCORES, ("0.1", "0.2", "0.4", "0.8"), "tune-masks: theta0 0.95, lr "),
     "deltamask, bayes": (["aggregation.rule=bayes"], SCORES, "deltamask", "deltamask"),
     # On the real pair these train as deltamask does: what differs is how a mask travels, and what is added up.
     "deltamask:paper": (["preset=paper"], SCORES, ("0.1", "0.2", "0.4", "0.8"), "deltamask"),

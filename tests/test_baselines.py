@@ -11,6 +11,7 @@ from deltamask.config import load
 from deltamask.errors import DataError
 from deltamask.methods.decomfl import DeComFL
 from deltamask.methods.deepreduce import DeepReduce
+from deltamask.methods.deltamask import DeltaMask
 from deltamask.methods.fedmask import FedMask
 from deltamask.methods.fedpm import FedPM
 from deltamask.task import build
@@ -64,6 +65,18 @@ def test_the_prior_gathers_until_every_client_has_had_a_turn_unless_it_is_said()
     ):
         values = {**SMALL, "participation": participation, "aggregation.reset_every": said}
         assert method(build(load(values=values))).rule.reset_every == rounds
+
+
+def test_control_variates_are_for_rounds_with_all_clients_unless_they_are_asked_for() -> None:
+    for said, participation, channel, rule in (
+        ("auto", 1.0, "delta", "control"),
+        ("auto", 0.25, "delta", "bayes"),
+        ("control", 0.25, "delta", "control"),
+        ("bayes", 1.0, "delta", "bayes"),
+        ("auto", 1.0, "mrc", "bayes"),
+    ):
+        values = {"participation": participation, "aggregation.rule": said, "channel.kind": channel}
+        assert DeltaMask(build(load(values={**SMALL, **values}))).rule.rule == rule
 
 
 def test_fedmask_exports_what_it_shows() -> None:

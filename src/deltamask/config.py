@@ -142,7 +142,9 @@ class ChannelSettings(_Section):
 class AggregationSettings(_Section):
     """How the server's probabilities follow from the masks."""
 
-    rule: Literal["bayes", "control"] = Field("control", description="control variate, or Beta posterior")
+    rule: Literal["auto", "bayes", "control"] = Field(
+        "auto", description="Beta posterior, or control variate; auto: control when all clients take part"
+    )
     estimator: Literal["mode", "mean"] = Field("mode", description="of the Beta posterior")
     adds: Literal["sum", "mean"] = Field("sum", description="mean: the paper as printed, which collapses")
     prior: float = Field(1.0, gt=0, description="lambda_0")
@@ -205,7 +207,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "aggregation.estimator": "mode",
     },
 }
-"""exact: coupled sampling, an exact code, control variates. paper: its own reading, as far as that works."""
+"""exact: coupled sampling, an exact code. paper: its own reading, as far as that works."""
 
 
 def settings(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[tuple[str, Any, str]]:

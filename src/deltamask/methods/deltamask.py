@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +56,11 @@ class MaskMethod(Method):
 
     def make_rule(self, settings: AggregationSettings) -> Aggregation:
         """How votes become probabilities."""
-        rule = settings.rule if self.knows_server_masks else "bayes"
+        rule: Literal["bayes", "control"] = "bayes"
+        # Few clients that differ pull probabilities to and fro; a prior that gathers several rounds does not follow.
+        if self.knows_server_masks and settings.rule != "bayes":
+            everybody = self.config.participation == 1
+            rule = "control" if everybody or settings.rule == "control" else "bayes"
         reset_every = settings.reset_every or max(1, round(1 / self.config.participation))
         return Aggregation(rule, settings.estimator, settings.adds, settings.prior, settings.clip, reset_every)
 
