@@ -45,8 +45,11 @@ def render(figure: Any, kind: str) -> bytes:
     """A figure as the bytes of a file of ``kind``: svg or png."""
     if kind not in FORMATS:
         raise ConfigError(f"a figure cannot be written as {kind!r}; expected {' or '.join(FORMATS)}")
+    from matplotlib import rc_context
+
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+    with rc_context({"svg.hashsalt": "deltamask"}):  # else the names of its parts are drawn anew each time
+        figure.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
     return buffer.getvalue()
 
 
