@@ -147,10 +147,14 @@ class DeltaMask(MaskMethod):
 
     def client(self, broadcast: bytes, client: int, data: Images) -> bytes:
         round, theta_g = self.follow(broadcast)
+        return self.answer(self.channel, theta_g, client, round, data)
+
+    def answer(self, channel: Channel, theta_g: NDArray[np.float32], client: int, round: int, data: Images) -> bytes:
+        """A client's frame: theta_g -> theta_k -> bytes."""
         payload = steps.client_update(
             theta_g,
             lambda theta: self.train(client, round, data, theta),
-            self.channel,
+            channel,
             self.task.stages,
             seed=self.config.seed,
             client=client,

@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from deltamask import round as steps
 from deltamask.channels.averaged import Average, AveragedChannel, Cuts, Told
 from deltamask.channels.mrc import MrcChannel
 from deltamask.codecs.base import Reader, varint
@@ -100,17 +99,7 @@ class Klms(DeltaMask):
         reader = Reader(frame.payload, "theta")
         told = reader.take(reader.varint(len(frame.payload)))
         channel = _agreed(self.asking, told, self.task.size)
-        payload = steps.client_update(
-            self.downlink.follow(reader.rest(), frame.round),
-            lambda theta: self.train(client, frame.round, data, theta),
-            channel,
-            self.task.stages,
-            seed=self.config.seed,
-            client=client,
-            round=frame.round,
-            rounds=self.config.rounds,
-        )
-        return self.seal(channel.frame_kind, client, frame.round, payload)
+        return self.answer(channel, self.downlink.follow(reader.rest(), frame.round), client, frame.round, data)
 
     def receive(self, state: State, client: int, payload: bytes) -> Receipt:
         if self.asking is None:
