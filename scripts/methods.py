@@ -48,7 +48,7 @@ LABELS: dict[str, tuple[list[str], str, Tried, Tried]] = {
         ["method=decomfl", "train.precision=float32"],
         WEIGHTS,
         ("1e-5", "1e-4", "1e-3"),
-        ("1e-5", "1e-4"),
+        ("1e-7", "1e-6", "1e-5", "1e-4"),
     ),
     "linear-probe": (["method=linear-probe"], WEIGHTS, ("0.003", "0.01", "0.03", "0.1"), ("0.003", "0.01", "0.03")),
 }
