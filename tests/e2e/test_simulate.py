@@ -20,7 +20,7 @@ from deltamask.errors import ConfigError, DataError
 from deltamask.simulate import CHECKPOINT, load_run
 
 SMALL = {"rounds": 3, "clients": 10, "participation": 0.2, "head.epochs": 2, "blocks": "last:2", "seed": 5}
-SETS = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
+RELAYED = {**SMALL, "downlink.kind": "relay", "channel.kind": "mrc"}
 
 
 def arrays(path) -> dict[str, np.ndarray]:
@@ -62,11 +62,27 @@ def test_a_filter_reports_its_wrong_positions() -> None:
     assert abs(record["wrong_positions"] - expected) < 5 * np.sqrt(expected)
 
 
+@pytest.fixture(scope="module")
+def relayed(tmp_path_factory):
+    out = tmp_path_factory.mktemp("relayed") / "out"
+    return out, deltamask.run(RELAYED, out=out)
+
+
 @pytest.mark.parametrize("after", [0, 1, 2])
 def test_kill_and_resume_is_bit_identical(after, finished, tmp_path) -> None:
+    kill_and_resume(SMALL, after, finished, tmp_path)
+
+
+def test_clients_that_remember_rounds_survive_a_kill(relayed, tmp_path) -> None:
+    """What they are sent afterwards is what they would have been sent."""
+    kill_and_resume(RELAYED, 2, relayed, tmp_path)
+
+
+def kill_and_resume(settings, after, uncut, tmp_path) -> None:
     """SIGKILL as soon as round ``after`` is on disk, then --resume."""
     out = tmp_path / "killed"
-    command = [sys.executable, "-m", "deltamask", "run", *SETS, "--out", str(out)]
+    sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    command = [sys.executable, "-m", "deltamask", "run", *sets, "--out", str(out)]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     lines = out / "rounds.jsonl"
@@ -79,7 +95,7 @@ def test_kill_and_resume_is_bit_identical(after, finished, tmp_path) -> None:
     process.wait()
     assert not (out / "result.json").exists()
     subprocess.run([*command, "--resume", "--json"], env=env, check=True, capture_output=True, timeout=300)
-    reference, result = finished
+    reference, result = uncut
     after_kill, uninterrupted = arrays(out / CHECKPOINT), arrays(reference / CHECKPOINT)
     assert after_kill.keys() == uninterrupted.keys()
     for name, array in uninterrupted.items():
