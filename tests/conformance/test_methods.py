@@ -20,7 +20,14 @@ DOWNLINKS = [
     for name, method in METHODS.items()
     for downlink in (members("deltamask.downlink", "DOWNLINK") if issubclass(method, MaskMethod) else ("float32",))
 ]
-SMALL = {"rounds": 2, "clients": 8, "participation": 0.25, "head.epochs": 2, "blocks": "last:2"}
+SMALL = {
+    "rounds": 2,
+    "clients": 8,
+    "participation": 0.25,
+    "head.epochs": 2,
+    "blocks": "last:2",
+    "data.test_images": 100,
+}
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +120,7 @@ class TestEveryMethod:
 
     def test_a_run_that_was_cut_off_goes_on_bit_for_bit(self, name, tmp_path) -> None:
         config = load(
-            values={**SMALL, "method": name, "rounds": 3, "clients": 3, "participation": 1, "data.train_images": 240}
+            values={**SMALL, "method": name, "rounds": 3, "clients": 3, "participation": 1, "data.train_images": 90}
         )
         whole = simulate.run(config, tmp_path / "whole")
         with pytest.raises(_CutOffError):
