@@ -42,7 +42,7 @@ LABELS: dict[str, tuple[list[str], str, Tried, Tried]] = {
     "lora, r 16": (["method=lora", "lora.rank=16"], WEIGHTS, ("1e-2", "2e-2", "4e-2"), "lora"),
     "ffa-lora": (["method=ffa-lora"], WEIGHTS, ("1e-2", "2e-2", "4e-2", "8e-2"), ("3e-3", "1e-2")),
     "lora-eden": (["method=lora-eden"], WEIGHTS, ("1e-2", "2e-2", "4e-2"), "lora"),
-    "flasc": (["method=flasc"], WEIGHTS, ("1e-2", "2e-2", "4e-2"), "lora"),
+    "flasc": (["method=flasc"], WEIGHTS, ("1e-2", "2e-2", "4e-2"), ("3e-3", "6e-3", "1e-2", "2e-2")),
     # Differences of losses a thousandth of a step apart drown in bfloat16.
     "decomfl": (
         ["method=decomfl", "train.precision=float32"],
