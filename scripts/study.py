@@ -102,7 +102,7 @@ EMBEDDED: Studies = {
     "claim-kappa": {
         f"{by}, kappa {kappa}": [
             *QUICK,
-            *PAPERS["deltamask:paper"],
+            *PAPERS.get("deltamask:paper", ["preset=paper"]),
             f"channel.selection={by}",
             f"channel.kappa={kappa}",
         ]
@@ -110,7 +110,7 @@ EMBEDDED: Studies = {
         for kappa in kappas
     },
     "claim-filters": {
-        codec: [*QUICK, *PAPERS["deltamask:paper"], f"channel.codec={codec}"]
+        codec: [*QUICK, *PAPERS.get("deltamask:paper", ["preset=paper"]), f"channel.codec={codec}"]
         for codec in ("bfuse8", "bfuse16", "xor8", "xor16")
     },
 }

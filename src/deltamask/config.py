@@ -34,7 +34,9 @@ class TrainSettings(_Section):
     epochs: int = Field(1, ge=1, description="local epochs E of a round")
     batch: int = Field(16, ge=1, description="images in a batch; the paper has 64")
     lr: float | None = Field(None, gt=0, description="Adam's learning rate on weights; none: the method's own")
-    score_lr: float | None = Field(None, gt=0, description="the same on mask scores; the paper has 0.1")
+    score_lr: float | None = Field(
+        None, gt=0, description="the same on mask scores; none: the method's own, the paper has 0.1"
+    )
     ste: Literal["identity", "expected"] = Field("identity", description="straight-through gradient (decision 11)")
     prefix_cache: bool = Field(True, description="compute the frozen blocks in front of the masks only once")
     precision: Precision = Field("float32", description="of matrix products while training; or bfloat16")
